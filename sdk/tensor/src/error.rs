@@ -1,0 +1,66 @@
+//! The one error type of this crate.
+
+use thiserror::Error as ThisError;
+
+use crate::{Dtype, Shape};
+
+/// What can be wrong with a dtype, a shape or a view.
+#[derive(Clone, Debug, PartialEq, Eq, ThisError)]
+#[non_exhaustive]
+pub enum Error {
+    /// A dtype name that is in no table of this version.
+    #[error("dtype {name:?} is not known")]
+    UnknownDtype {
+        /// The name as found.
+        name: String,
+    },
+    /// The product of the extents, or that times the element size, does not fit in 64 bits.
+    #[error("shape {shape} overflows 64-bit arithmetic")]
+    ShapeOverflow {
+        /// The shape as found.
+        shape: Shape,
+    },
+    /// The bytes given are not as many as dtype and shape need.
+    #[error("{dtype} tensor of shape {shape} needs {expected} bytes, found {found}")]
+    ViewLength {
+        /// Element type of the view.
+        dtype: Dtype,
+        /// Shape of the view.
+        shape: Shape,
+        /// Bytes needed.
+        expected: u64,
+        /// Bytes given.
+        found: u64,
+    },
+    /// No cast between these two element types is defined.
+    #[error("no cast from {from} to {to}")]
+    NoCast {
+        /// Element type of the source.
+        from: Dtype,
+        /// Element type asked for.
+        to: Dtype,
+    },
+}
+
+impl Error {
+    /// The status code that crosses the ABI; see `docs/errors.md`.
+    #[must_use]
+    pub fn code(&self) -> u32 {
+        match self {
+            Error::UnknownDtype { .. } | Error::NoCast { .. } => 3,
+            Error::ShapeOverflow { .. } => 4,
+            Error::ViewLength { .. } => 1,
+        }
+    }
+
+    /// The stable name of this kind of error; see `docs/errors.md`.
+    #[must_use]
+    pub fn slug(&self) -> &'static str {
+        match self {
+            Error::UnknownDtype { .. } => "tensor/unknown-dtype",
+            Error::ShapeOverflow { .. } => "tensor/shape-overflow",
+            Error::ViewLength { .. } => "tensor/view-length",
+            Error::NoCast { .. } => "tensor/no-cast",
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! A rectangle of a tensor, and the question whether rectangles tile it.
+//!
+//! PyTorch's distributed checkpoints call it a chunk (`offsets`, `sizes`); the weight map calls it a box. It is the one
+//! shape in which rialto speaks about parts of tensors.
+
+use std::fmt;
+
+use crate::shape::fmt_list;
+use crate::{Error, Shape};
+
+/// A rectangle: for every axis a first index and an extent, in elements.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Region {
+    offsets: Vec<u64>,
+    sizes: Vec<u64>,
+}
+
+impl Region {
+    /// A rectangle of `sizes` elements that begins at `offsets`.
+    ///
+    /// # Panics
+    /// If the two have different lengths: a rectangle has one rank.
+    pub fn new(offsets: impl Into<Vec<u64>>, sizes: impl Into<Vec<u64>>) -> Region {
+        let (offsets, sizes) = (offsets.into(), sizes.into());
+        assert_eq!(
+            offsets.len(),
+            sizes.len(),
+            "offsets and sizes of a region must have the same rank"
+        );
+        Region { offsets, sizes }
+    }
+
+    /// The whole of a tensor.
+    #[must_use]
+    pub fn whole(shape: &Shape) -> Region {
+        Region {
+            offsets: vec![0; shape.rank()],
+            sizes: shape.extents().to_vec(),
+        }
+    }
+
+    /// First index on every axis.
+    #[must_use]
+    pub fn offsets(&self) -> &[u64] {
+        &self.offsets
+    }
+
+    /// Extent on every axis.
+    #[must_use]
+    pub fn sizes(&self) -> &[u64] {
+        &self.sizes
+    }
+
+    /// How many axes there are.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// The extents as a shape.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        Shape::new(self.sizes.clone())
+    }
+
+    /// How many elements are inside. Errors: [`Error::ShapeOverflow`].
+    pub fn elements(&self) -> Result<u64, Error> {
+        self.shape().elements()
+    }
+
+    /// Whether every index inside is an index of `shape`. An overflowing end is outside.
+    #[must_use]
+    pub fn is_inside(&self, shape: &Shape) -> bool {
+        self.rank() == shape.rank()
+            && self
+                .axes()
+                .zip(shape.extents())
+                .all(|((offset, size), &extent)| {
+                    offset.checked_add(size).is_some_and(|end| end <= extent)
+                })
+    }
+
+    /// The common part of two rectangles, `None` if no element is in both or the ranks differ.
+    #[must_use]
+    pub fn intersection(&self, other: &Region) -> Option<Region> {
+        if self.rank() != other.rank() {
+            return None;
+        }
+        let mut offsets = Vec::with_capacity(self.rank());
+        let mut sizes = Vec::with_capacity(self.rank());
+        for ((a, a_size), (b, b_size)) in self.axes().zip(other.axes()) {
+            let start = a.max(b);
+            let end = a.saturating_add(a_size).min(b.saturating_add(b_size));
+            if end <= start {
+                return None;
+            }
+            offsets.push(start);
+            sizes.push(end - start);
+        }
+        Some(Region { offsets, sizes })
+    }
+
+    fn axes(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.offsets.iter().copied().zip(self.sizes.iter().copied())
+    }
+
+    /// What is left of `self` without `cut`, which must lie inside it: at most two slabs an axis.
+    fn without(&self, cut: &Region, left: &mut Vec<Region>) {
+        let mut rest = self.clone();
+        for axis in 0..self.rank() {
+            let (start, end) = (rest.offsets[axis], rest.offsets[axis] + rest.sizes[axis]);
+            let (cut_start, cut_end) = (cut.offsets[axis], cut.offsets[axis] + cut.sizes[axis]);
+            if start < cut_start {
+                let mut slab = rest.clone();
+                slab.sizes[axis] = cut_start - start;
+                left.push(slab);
+            }
+            if cut_end < end {
+                let mut slab = rest.clone();
+                slab.offsets[axis] = cut_end;
+                slab.sizes[axis] = end - cut_end;
+                left.push(slab);
+            }
+            rest.offsets[axis] = cut_start;
+            rest.sizes[axis] = cut_end - cut_start;
+        }
+    }
+}
+
+impl fmt::Display for Region {
+    /// Prints `[0, 0]+[4, 8]`: offsets, then sizes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt_list(f, &self.offsets)?;
+        f.write_str("+")?;
+        fmt_list(f, &self.sizes)
+    }
+}
+
+/// One way in which rectangles fail to cover every element of a tensor exactly once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TilingFault {
+    /// A rectangle of another rank, or one that reaches outside the tensor.
+    Outside(Region),
+    /// Elements that an earlier rectangle had covered already.
+    Overlap(Region),
+    /// Elements that no rectangle covers.
+    Gap(Region),
+}
+
+impl fmt::Display for TilingFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TilingFault::Outside(region) => write!(f, "{region} reaches outside"),
+            TilingFault::Overlap(region) => write!(f, "{region} is covered twice"),
+            TilingFault::Gap(region) => write!(f, "{region} is not covered"),
+        }
+    }
+}
+
+/// All faults of a tiling: none means that every element of `shape` is in exactly one region.
+///
+/// Empty regions cover nothing and are ignored. The work is linear in the regions when, in order of their offsets, they
+/// leave few pieces uncovered at a time, as rows, halves and expert stacks do.
+#[must_use]
+pub fn tiling_faults(shape: &Shape, regions: &[Region]) -> Vec<TilingFault> {
+    let mut faults = Vec::new();
+    let mut ordered: Vec<&Region> = Vec::with_capacity(regions.len());
+    for region in regions {
+        if !region.is_inside(shape) {
+            faults.push(TilingFault::Outside(region.clone()));
+        } else if !region.sizes.contains(&0) {
+            ordered.push(region);
+        }
+    }
+    ordered.sort_by(|a, b| a.offsets.cmp(&b.offsets));
+
+    let mut uncovered = Vec::new();
+    if !shape.extents().contains(&0) {
+        uncovered.push(Region::whole(shape));
+    }
+    for region in ordered {
+        let mut next = Vec::with_capacity(uncovered.len() + 1);
+        // What of this region was still uncovered; the rest of it has been covered before.
+        let mut fresh = Vec::new();
+        for open in uncovered {
+            match open.intersection(region) {
+                None => next.push(open),
+                Some(common) => {
+                    open.without(&common, &mut next);
+                    fresh.push(common);
+                }
+            }
+        }
+        uncovered = next;
+        let mut doubled = vec![region.clone()];
+        for part in &fresh {
+            let mut rest = Vec::new();
+            for piece in doubled {
+                match piece.intersection(part) {
+                    None => rest.push(piece),
+                    Some(common) => piece.without(&common, &mut rest),
+                }
+            }
+            doubled = rest;
+        }
+        faults.extend(doubled.into_iter().map(TilingFault::Overlap));
+    }
+    uncovered.sort();
+    faults.extend(uncovered.into_iter().map(TilingFault::Gap));
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_missing_half_is_a_gap_that_is_named() {
+        let faults = tiling_faults(&Shape::new([8, 4]), &[Region::new([4, 0], [4, 4])]);
+        assert_eq!(faults, [TilingFault::Gap(Region::new([0, 0], [4, 4]))]);
+        assert_eq!(faults[0].to_string(), "[0, 0]+[4, 4] is not covered");
+    }
+
+    #[test]
+    fn a_doubled_row_is_an_overlap_that_is_named() {
+        let faults = tiling_faults(
+            &Shape::new([4, 4]),
+            &[Region::new([0, 0], [3, 4]), Region::new([2, 0], [2, 4])],
+        );
+        assert_eq!(faults, [TilingFault::Overlap(Region::new([2, 0], [1, 4]))]);
+    }
+
+    #[test]
+    fn a_region_outside_or_of_another_rank_is_named_and_covers_nothing() {
+        let outside = Region::new([0, u64::MAX], [4, 4]);
+        let flat = Region::new([0], [4]);
+        let faults = tiling_faults(&Shape::new([4, 4]), &[outside.clone(), flat.clone()]);
+        assert_eq!(
+            faults[..2],
+            [TilingFault::Outside(outside), TilingFault::Outside(flat)]
+        );
+        assert_eq!(
+            faults[2..],
+            [TilingFault::Gap(Region::whole(&Shape::new([4, 4])))]
+        );
+    }
+
+    #[test]
+    fn a_scalar_needs_one_region_and_an_empty_tensor_none() {
+        assert!(tiling_faults(&Shape::new([]), &[Region::new([], [])]).is_empty());
+        assert_eq!(tiling_faults(&Shape::new([]), &[]).len(), 1);
+        assert!(tiling_faults(&Shape::new([0, 4]), &[]).is_empty());
+        assert!(
+            tiling_faults(
+                &Shape::new([5, 6]),
+                &[Region::new([0, 0], [5, 6]), Region::new([5, 0], [0, 6])]
+            )
+            .is_empty()
+        );
+    }
+
+    /// Counts how often each element is covered, one by one.
+    fn covers_once_by_counting(shape: &Shape, regions: &[Region]) -> bool {
+        let [rows, columns] = shape.extents() else {
+            panic!("two axes")
+        };
+        (0..*rows).all(|row| {
+            (0..*columns).all(|column| {
+                let point = Region::new([row, column], [1, 1]);
+                regions
+                    .iter()
+                    .filter(|region| region.intersection(&point).is_some())
+                    .count()
+                    == 1
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_counting_every_element(
+            rows in 1u64..6, columns in 1u64..6,
+            cuts in proptest::collection::vec((0u64..6, 0u64..6, 1u64..4, 1u64..4), 0..5),
+        ) {
+            let shape = Shape::new([rows, columns]);
+            let mut regions: Vec<Region> = cuts
+                .into_iter()
+                .map(|(row, column, height, width)| Region::new([row % rows, column % columns], [height, width]))
+                .filter(|region| region.is_inside(&shape))
+                .collect();
+            prop_assert_eq!(tiling_faults(&shape, &regions).is_empty(), covers_once_by_counting(&shape, &regions));
+            // The gaps complete what overlaps did not spoil: filling them leaves no gap.
+            for fault in tiling_faults(&shape, &regions) {
+                if let TilingFault::Gap(gap) = fault {
+                    regions.push(gap);
+                }
+            }
+            prop_assert!(!tiling_faults(&shape, &regions).iter().any(|fault| matches!(fault, TilingFault::Gap(_))));
+        }
+    }
+}
