@@ -1,0 +1,110 @@
+//! The JSON documents in which cold values cross the ABI.
+//!
+//! `{"schema": 1, "requires": ["rule/map/1"], "body": ...}`: `schema` is the shape of the envelope and of the bodies,
+//! `requires` names what the reader must know to read this one. A reader that lacks something says which, before it looks
+//! at the body.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::Error;
+
+/// The envelope's schema.
+pub const SCHEMA: u32 = 1;
+
+/// What this version can read beyond the plain bodies; the host publishes it to plugins.
+pub const CAPABILITIES: &[&str] = &["rule/map/1"];
+
+#[derive(Serialize)]
+struct Outgoing<'a, T> {
+    schema: u32,
+    requires: &'a [&'a str],
+    body: &'a T,
+}
+
+#[derive(Deserialize)]
+struct Incoming<'a> {
+    schema: u32,
+    #[serde(default)]
+    requires: Vec<String>,
+    #[serde(borrow)]
+    body: &'a RawValue,
+}
+
+/// Writes a document. Errors: [`Error::Document`] if the body has no JSON form (a NaN, say).
+pub fn encode<T: Serialize>(name: &str, requires: &[&str], body: &T) -> Result<Vec<u8>, Error> {
+    let unwritable = |error: serde_json::Error| Error::Document {
+        document: name.to_owned(),
+        reason: error.to_string(),
+    };
+    serde_json::to_vec(&Outgoing {
+        schema: SCHEMA,
+        requires,
+        body,
+    })
+    .map_err(unwritable)
+}
+
+/// Reads a document. Errors: [`Error::Document`], [`Error::Requirement`].
+pub fn decode<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, Error> {
+    let unreadable = |reason: String| Error::Document {
+        document: name.to_owned(),
+        reason,
+    };
+    let incoming: Incoming<'_> =
+        serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))?;
+    if incoming.schema != SCHEMA {
+        return Err(unreadable(format!(
+            "schema {} found, {SCHEMA} expected",
+            incoming.schema
+        )));
+    }
+    if let Some(missing) = incoming
+        .requires
+        .iter()
+        .find(|need| !CAPABILITIES.contains(&need.as_str()))
+    {
+        return Err(Error::Requirement {
+            document: name.to_owned(),
+            missing: missing.clone(),
+        });
+    }
+    serde_json::from_str(incoming.body.get()).map_err(|error| unreadable(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_reads_back() {
+        let bytes = encode("numbers", &["rule/map/1"], &vec![1, 2]).unwrap();
+        assert_eq!(decode::<Vec<u32>>("numbers", &bytes), Ok(vec![1, 2]));
+    }
+
+    #[test]
+    fn a_requirement_that_is_missing_is_named_before_the_body_is_read() {
+        let bytes = br#"{"schema": 1, "requires": ["rule/transpose/1"], "body": "not numbers"}"#;
+        let error = decode::<Vec<u32>>("numbers", bytes).unwrap_err();
+        assert!(error.to_string().contains("rule/transpose/1"), "{error}");
+    }
+
+    #[test]
+    fn another_schema_and_a_torn_document_are_refused() {
+        for bytes in [
+            &br#"{"schema": 2, "body": [1]}"#[..],
+            br#"{"schema": 1}"#,
+            br#"{"schema": 1, "body": [1]"#,
+            b"",
+        ] {
+            assert!(
+                matches!(
+                    decode::<Vec<u32>>("numbers", bytes),
+                    Err(Error::Document { .. })
+                ),
+                "{bytes:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The one error type of this crate; also how a loaded plugin's errors look to its host.
+
+use thiserror::Error as ThisError;
+
+use crate::Violation;
+
+/// How many findings a message shows; all of them are in the value.
+const SHOWN: usize = 20;
+
+/// What can be wrong with a config, a rule, a mapping or a request to a family.
+#[derive(Clone, Debug, PartialEq, ThisError)]
+#[non_exhaustive]
+pub enum Error {
+    /// `config.json` is not a JSON object, or holds a key twice.
+    #[error("config.json cannot be read: {reason}")]
+    ConfigSyntax {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A config value is absent or not what the family needs.
+    #[error("config.json: {key} is {found}, expected {expected}")]
+    ConfigValue {
+        /// The key, with dots into nested objects.
+        key: String,
+        /// What would have been right.
+        expected: String,
+        /// What stands there, `absent` if nothing does.
+        found: String,
+    },
+    /// Something that exists and is understood, and that this version does not do.
+    #[error("{what} is not supported: found {found}, supported: {supported}")]
+    Unsupported {
+        /// The thing asked for.
+        what: String,
+        /// The value asked for.
+        found: String,
+        /// The values that would have been accepted.
+        supported: String,
+    },
+    /// A template or index expression that cannot be read or evaluated.
+    #[error("template {template:?}: {reason}")]
+    Template {
+        /// The text.
+        template: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A mapping that is not total, or a checkpoint that is not what the mapping describes.
+    #[error("{}", not_total(violations))]
+    NotTotal {
+        /// Everything that is wrong, none left out.
+        violations: Vec<Violation>,
+        /// What to do about it, if one thing explains it all.
+        advice: Option<String>,
+    },
+    /// A document of the ABI that this version cannot read.
+    #[error("{document} document cannot be read: {reason}")]
+    Document {
+        /// Which document.
+        document: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A document that needs something this version does not have.
+    #[error("{document} document requires {missing}, which this version does not have")]
+    Requirement {
+        /// Which document.
+        document: String,
+        /// The first requirement that is missing.
+        missing: String,
+    },
+    /// A codec that the family does not have.
+    #[error("codec {codec:?} is not known to this family")]
+    UnknownCodec {
+        /// Its name.
+        codec: String,
+    },
+    /// An encoded tensor that its codec cannot decode.
+    #[error("codec {codec}: {reason}")]
+    Codec {
+        /// Its name.
+        codec: String,
+        /// What is wrong with the tensor or its companions.
+        reason: String,
+    },
+    /// An error that a loaded plugin returned, as it came.
+    #[error("{message}")]
+    Plugin {
+        /// Its code.
+        code: u32,
+        /// Its slug.
+        slug: String,
+        /// Its message.
+        message: String,
+        /// Its advice.
+        help: Option<String>,
+    },
+    /// A plugin that panicked: the call failed, the instance answers no more, the host goes on.
+    #[error("plugin panicked in {entry}: {message}")]
+    Panic {
+        /// The entry point.
+        entry: String,
+        /// The panic's message.
+        message: String,
+    },
+}
+
+impl Error {
+    /// Kinds of this crate as (slug, code); `docs/errors.md` lists them.
+    pub const KINDS: &'static [(&'static str, u32)] = &[
+        ("config/syntax", 4),
+        ("config/value", 4),
+        ("bridge/unsupported", 3),
+        ("weight-map/template", 4),
+        ("weight-map/not-total", 10),
+        ("document/unreadable", 4),
+        ("document/requirement", 3),
+        ("codec/unknown", 3),
+        ("codec/refused", 4),
+        ("plugin/panic", 12),
+    ];
+
+    /// The status code that crosses the ABI; see `docs/errors.md`.
+    #[must_use]
+    pub fn code(&self) -> u32 {
+        match self {
+            Error::Plugin { code, .. } => *code,
+            _ => Error::KINDS
+                .iter()
+                .find(|(slug, _)| *slug == self.slug())
+                .map_or(13, |(_, code)| *code),
+        }
+    }
+
+    /// The stable name of this kind of error; see `docs/errors.md`.
+    #[must_use]
+    pub fn slug(&self) -> &str {
+        match self {
+            Error::ConfigSyntax { .. } => "config/syntax",
+            Error::ConfigValue { .. } => "config/value",
+            Error::Unsupported { .. } => "bridge/unsupported",
+            Error::Template { .. } => "weight-map/template",
+            Error::NotTotal { .. } => "weight-map/not-total",
+            Error::Document { .. } => "document/unreadable",
+            Error::Requirement { .. } => "document/requirement",
+            Error::UnknownCodec { .. } => "codec/unknown",
+            Error::Codec { .. } => "codec/refused",
+            Error::Plugin { slug, .. } => slug,
+            Error::Panic { .. } => "plugin/panic",
+        }
+    }
+
+    /// What to do about it, if there is one thing to do.
+    #[must_use]
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Error::NotTotal { advice, .. } => advice.clone(),
+            Error::Requirement { .. } => Some("use a rialto as new as the plugin".to_owned()),
+            Error::Plugin { help, .. } => help.clone(),
+            Error::Panic { .. } => {
+                Some("this is a fault of the plugin; report it to its author".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// The findings behind an error that collects them.
+    #[must_use]
+    pub fn findings(&self) -> Vec<String> {
+        match self {
+            Error::NotTotal { violations, .. } => {
+                violations.iter().map(ToString::to_string).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn not_total(violations: &[Violation]) -> String {
+    let mut text = format!("the mapping is not total, {} finding", violations.len());
+    text.push_str(if violations.len() == 1 { ": " } else { "s: " });
+    let shown: Vec<String> = violations
+        .iter()
+        .take(SHOWN)
+        .map(ToString::to_string)
+        .collect();
+    text.push_str(&shown.join("; "));
+    if violations.len() > SHOWN {
+        text.push_str(&format!("; and {} more", violations.len() - SHOWN));
+    }
+    text
+}

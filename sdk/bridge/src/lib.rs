@@ -1,0 +1,63 @@
+//! The traits a model family implements, and the data they speak in.
+//!
+//! Floor 3 of the house: stands on `rialto-tensor`. A family says three things, each a value that can be read, printed
+//! and compared: what its config means ([`ModelSpec`]), which rectangle of which Hugging Face tensor is which rectangle of
+//! which Megatron param ([`WeightMap`]), and how layers fall into pipeline stages ([`PipelineLayout`]). The SDK does the
+//! rest; nothing here opens a file, and nothing here knows a family.
+//!
+//! ```
+//! use rialto_bridge::{DtypeRule, MapRule, Part, Scope, WeightMap};
+//! use rialto_tensor::Dtype;
+//!
+//! // gate and up projections of two blocks become the two halves of one fused matrix each.
+//! let fused = MapRule::new("mlp.linear_fc1.weight", "mlp", "decoder.layers.{2*i+1}.mlp.linear_fc1.weight", [16, 4])
+//!     .over(Scope::new().index("i", 0..2))
+//!     .dtype(DtypeRule::any_of([Dtype::Bf16]))
+//!     .part(Part::new("model.layers.{i}.mlp.gate_proj.weight", [8, 4]))
+//!     .part(Part::new("model.layers.{i}.mlp.up_proj.weight", [8, 4]).at(["8", "0"]));
+//! let mapping = WeightMap::new([fused]).resolve()?;
+//! assert_eq!((mapping.tensors().len(), mapping.params().len(), mapping.pieces().len()), (4, 2, 4));
+//! # Ok::<(), rialto_bridge::Error>(())
+//! ```
+//!
+//! | module | noun |
+//! |---|---|
+//! | [`family`] | the traits: config mapping, weight mapping, pipeline layout, dequantizer, and `Bridge`, which is all of them |
+//! | [`config`] | `config.json` as it was written, and edits that touch nothing else |
+//! | [`spec`] | the model in Megatron's words |
+//! | [`template`] | names and offsets with indices in them |
+//! | [`rule`] | one rule of a weight map |
+//! | [`weight_map`] | all rules, and their expansion |
+//! | [`mapping`] | tensors, params and pieces; checks against what a checkpoint really holds |
+//! | [`codec`] | encodings of a stored tensor |
+//! | [`placement`] | how params are cut over a mesh |
+//! | [`layout`] | which stage holds which layers |
+//! | [`document`] | the JSON in which all of it crosses the ABI |
+#![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod config;
+pub mod document;
+pub mod error;
+pub mod family;
+pub mod layout;
+pub mod mapping;
+pub mod placement;
+pub mod rule;
+pub mod spec;
+pub mod template;
+pub mod weight_map;
+
+pub use codec::{Codec, EncodedTensor};
+pub use config::{ConfigEdit, RawConfig};
+pub use error::Error;
+pub use family::{
+    Bridge, Claim, ConfigMapping, Dequantizer, Description, MapOptions, MtpPolicy, PipelineMapping,
+    WeightMapping,
+};
+pub use layout::{PipelineLayout, Stage};
+pub use mapping::{Mapping, ObjectDecl, ParamDecl, Piece, StoredTensor, TensorDecl, Violation};
+pub use placement::{Cut, Mesh, MeshAxis, Placement, PlacementRule};
+pub use rule::{DtypeRule, MapRule, ModuleState, Part, Rule, Scope, StateValue};
+pub use spec::{Dims, ModelSpec};
+pub use weight_map::WeightMap;

@@ -1,0 +1,48 @@
+//! The model in Megatron's words, as the family read it from `config.json`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The few values of a model that the SDK itself reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dims {
+    /// Layers of the source model, without multi-token prediction.
+    pub layers: u64,
+    /// Width of the residual stream.
+    pub hidden: u64,
+    /// Rows of the embedding, without padding.
+    pub vocab: u64,
+    /// Multi-token-prediction layers that the Megatron side holds.
+    pub mtp_layers: u64,
+    /// Multi-token-prediction layers of the source that are left out on the way.
+    pub mtp_layers_dropped: u64,
+}
+
+/// What a model is, after the family has read its config.
+///
+/// It does not grow with every family: what the SDK reads is in `dims`, what Megatron reads is in `provider` under
+/// Megatron's own field names, and what only the family reads is in `extra`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSpec {
+    /// The release as a person says it, such as `glm-5.2`.
+    pub release: String,
+    /// The architecture id of the config, such as `GlmMoeDsaForCausalLM`.
+    pub architecture: String,
+    /// What the SDK reads.
+    pub dims: Dims,
+    /// Python path of the provider class that `run_config.yaml` names as the model's `_target_`.
+    pub provider_target: String,
+    /// The provider's fields, in its own names and order of name.
+    pub provider: Map<String, Value>,
+    /// What only the family reads; opaque to the SDK.
+    #[serde(default)]
+    pub extra: Value,
+    /// Config keys that mean nothing to the family; they are kept in the stored config and listed.
+    #[serde(default)]
+    pub unread_keys: Vec<String>,
+    /// What the user should know about this config, one line each.
+    #[serde(default)]
+    pub notices: Vec<String>,
+}

@@ -1,0 +1,351 @@
+//! All rules of a model, and their expansion into a [`Mapping`].
+
+use std::collections::HashMap;
+
+use rialto_tensor::{Region, Shape, tiling_faults};
+use serde::{Deserialize, Serialize};
+
+use crate::mapping::RuleInfo;
+use crate::template::{Expression, Template};
+use crate::{
+    Error, MapRule, Mapping, ModuleState, ObjectDecl, ParamDecl, Part, Piece, Rule, Scope,
+    TensorDecl, Violation,
+};
+
+/// The rules of a model, in the order of the forward pass. It crosses the ABI once, as data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightMap {
+    /// The rules.
+    pub rules: Vec<Rule>,
+}
+
+impl WeightMap {
+    /// A map of these rules.
+    pub fn new<R: Into<Rule>>(rules: impl IntoIterator<Item = R>) -> WeightMap {
+        WeightMap {
+            rules: rules.into_iter().map(Into::into).collect(),
+        }
+    }
+
+    /// What a document that holds this map requires of its reader.
+    #[must_use]
+    pub fn requirements(&self) -> Vec<&'static str> {
+        let mut needs: Vec<_> = self.rules.iter().map(Rule::requirement).collect();
+        needs.sort_unstable();
+        needs.dedup();
+        needs
+    }
+
+    /// Gives the indices their values and proves the result total: the param rectangles tile every param once, the tensor
+    /// rectangles tile every tensor once, and the two rectangles of a piece hold the same elements.
+    ///
+    /// Errors: [`Error::Template`] for a name that cannot be made, [`Error::NotTotal`] with every violation.
+    pub fn resolve(&self) -> Result<Mapping, Error> {
+        let mut expansion = Expansion::default();
+        for rule in &self.rules {
+            let Rule::Map(rule) = rule;
+            expansion.add_rule(rule)?;
+        }
+        expansion.finish()
+    }
+}
+
+#[derive(Default)]
+struct Expansion {
+    rules: Vec<RuleInfo>,
+    tensors: Vec<TensorDecl>,
+    tensor_positions: HashMap<String, usize>,
+    params: Vec<ParamDecl>,
+    param_positions: HashMap<String, usize>,
+    pieces: Vec<Piece>,
+    objects: Vec<ObjectDecl>,
+    skipped: Vec<TensorDecl>,
+    violations: Vec<Violation>,
+}
+
+/// A part whose templates have been read once, for all values of the indices.
+struct ReadPart<'a> {
+    part: &'a Part,
+    tensor: Template,
+    from: Vec<Expression>,
+    at: Vec<Expression>,
+}
+
+impl<'a> ReadPart<'a> {
+    fn read(part: &'a Part, param_rank: usize) -> Result<ReadPart<'a>, Error> {
+        let offsets = |texts: &[String], rank: usize, of: &str| match texts.len() {
+            0 => Ok(vec![Expression::parse("0")?; rank]),
+            found if found == rank => texts.iter().map(|text| Expression::parse(text)).collect(),
+            found => Err(Error::Template {
+                template: part.tensor.clone(),
+                reason: format!("{found} offsets for the {rank} axes of the {of}"),
+            }),
+        };
+        if let Some(take) = part
+            .take
+            .as_ref()
+            .filter(|take| take.len() != part.shape.len())
+        {
+            let reason = format!("{} extents taken of {} axes", take.len(), part.shape.len());
+            return Err(Error::Template {
+                template: part.tensor.clone(),
+                reason,
+            });
+        }
+        Ok(ReadPart {
+            part,
+            tensor: Template::parse(&part.tensor)?,
+            from: offsets(&part.from, part.shape.len(), "tensor")?,
+            at: offsets(&part.at, param_rank, "param")?,
+        })
+    }
+}
+
+impl Expansion {
+    fn add_rule(&mut self, rule: &MapRule) -> Result<(), Error> {
+        if rule.dtype.accepts.is_empty() {
+            let reason = "the rule accepts no dtype".to_owned();
+            return Err(Error::Template {
+                template: rule.param.clone(),
+                reason,
+            });
+        }
+        let position = self.rules.len();
+        self.rules.push(RuleInfo {
+            name: rule.name.clone(),
+            group: rule.group.clone(),
+            dtype: rule.dtype.clone(),
+            skip: rule.skip.clone(),
+        });
+        let name = Template::parse(&rule.param)?;
+        let module = rule
+            .state
+            .as_ref()
+            .map(|state| Template::parse(&state.module))
+            .transpose()?;
+        let parts: Vec<_> = rule
+            .parts
+            .iter()
+            .map(|part| ReadPart::read(part, rule.shape.len()))
+            .collect::<Result<_, _>>()?;
+        let shape = Shape::new(rule.shape.clone());
+        for bindings in combinations(&rule.scope, &[]) {
+            if rule.skip.is_some() {
+                for part in &parts {
+                    self.add_skipped(part, position, &bindings)?;
+                }
+                continue;
+            }
+            let param = self.add_param(name.expand(&bindings)?, &shape, position);
+            if let (Some(state), Some(module)) = (&rule.state, &module) {
+                self.add_objects(state, &module.expand(&bindings)?, &shape)?;
+            }
+            for part in &parts {
+                self.add_pieces(part, param, position, &bindings)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_param(&mut self, name: String, shape: &Shape, rule: usize) -> usize {
+        if let Some(&first) = self.param_positions.get(&name) {
+            let rule_name = |rule: usize| self.rules[rule].name.clone();
+            let (first, second) = (rule_name(self.params[first].rule), rule_name(rule));
+            self.violations.push(Violation::TwoRules {
+                param: name.clone(),
+                first,
+                second,
+            });
+        }
+        self.param_positions.insert(name.clone(), self.params.len());
+        self.params.push(ParamDecl {
+            name,
+            shape: shape.clone(),
+            rule,
+        });
+        self.params.len() - 1
+    }
+
+    fn add_objects(
+        &mut self,
+        state: &ModuleState,
+        module: &str,
+        shape: &Shape,
+    ) -> Result<(), Error> {
+        let count = match state.axis {
+            None => 1,
+            Some(axis) => *shape.extents().get(axis).ok_or_else(|| Error::Template {
+                template: state.module.clone(),
+                reason: format!("no axis {axis} in shape {shape}"),
+            })?,
+        };
+        let object = |offset| ObjectDecl {
+            key: format!("{module}._extra_state/shard_{offset}_{count}"),
+            value: state.value,
+        };
+        self.objects.extend((0..count).map(object));
+        Ok(())
+    }
+
+    fn add_skipped<'a>(
+        &mut self,
+        part: &ReadPart<'a>,
+        rule: usize,
+        outer: &[(&'a str, u64)],
+    ) -> Result<(), Error> {
+        for bindings in combinations(&part.part.scope, outer) {
+            let (name, shape) = (
+                part.tensor.expand(&bindings)?,
+                Shape::new(part.part.shape.clone()),
+            );
+            self.skipped.push(TensorDecl { name, shape, rule });
+        }
+        Ok(())
+    }
+
+    fn add_pieces<'a>(
+        &mut self,
+        part: &ReadPart<'a>,
+        param: usize,
+        rule: usize,
+        outer: &[(&'a str, u64)],
+    ) -> Result<(), Error> {
+        let take = part.part.take.as_ref().unwrap_or(&part.part.shape);
+        // The param may have unit axes that the tensor lacks: they stand in front, as a stack's axes do.
+        let mut extents = vec![1; part.at.len().saturating_sub(take.len())];
+        extents.extend_from_slice(&take[take.len().saturating_sub(part.at.len())..]);
+        for bindings in combinations(&part.part.scope, outer) {
+            let tensor = self.add_tensor(
+                part.tensor.expand(&bindings)?,
+                &Shape::new(part.part.shape.clone()),
+                rule,
+            );
+            let evaluate = |offsets: &[Expression]| -> Result<Vec<u64>, Error> {
+                offsets
+                    .iter()
+                    .map(|offset| offset.evaluate(&bindings))
+                    .collect()
+            };
+            let tensor_region = Region::new(evaluate(&part.from)?, take.clone());
+            let param_region = Region::new(evaluate(&part.at)?, extents.clone());
+            self.pieces.push(Piece {
+                tensor,
+                tensor_region,
+                param,
+                param_region,
+            });
+        }
+        Ok(())
+    }
+
+    fn add_tensor(&mut self, name: String, shape: &Shape, rule: usize) -> usize {
+        if let Some(&tensor) = self.tensor_positions.get(&name) {
+            let first = self.tensors[tensor].shape.clone();
+            if first != *shape {
+                self.violations.push(Violation::TwoShapes {
+                    name,
+                    first,
+                    second: shape.clone(),
+                });
+            }
+            return tensor;
+        }
+        self.tensor_positions
+            .insert(name.clone(), self.tensors.len());
+        self.tensors.push(TensorDecl {
+            name,
+            shape: shape.clone(),
+            rule,
+        });
+        self.tensors.len() - 1
+    }
+
+    fn finish(mut self) -> Result<Mapping, Error> {
+        let mut of_tensor: Vec<Vec<Region>> = vec![Vec::new(); self.tensors.len()];
+        let mut of_param: Vec<Vec<Region>> = vec![Vec::new(); self.params.len()];
+        for piece in &self.pieces {
+            if proper(&piece.tensor_region) != proper(&piece.param_region) {
+                self.violations.push(Violation::Piece {
+                    tensor: self.tensors[piece.tensor].name.clone(),
+                    tensor_region: piece.tensor_region.clone(),
+                    param: self.params[piece.param].name.clone(),
+                    param_region: piece.param_region.clone(),
+                });
+            }
+            of_tensor[piece.tensor].push(piece.tensor_region.clone());
+            of_param[piece.param].push(piece.param_region.clone());
+        }
+        let tensors = self
+            .tensors
+            .iter()
+            .map(|tensor| (&tensor.name, &tensor.shape))
+            .zip(of_tensor);
+        let params = self
+            .params
+            .iter()
+            .map(|param| (&param.name, &param.shape))
+            .zip(of_param);
+        for ((name, shape), regions) in tensors.chain(params) {
+            let faults = tiling_faults(shape, &regions).into_iter();
+            self.violations
+                .extend(faults.map(|fault| Violation::Tiling {
+                    name: name.clone(),
+                    shape: shape.clone(),
+                    fault,
+                }));
+        }
+        self.objects.sort();
+        let doubled = self
+            .objects
+            .windows(2)
+            .filter(|pair| pair[0].key == pair[1].key);
+        self.violations
+            .extend(doubled.map(|pair| Violation::TwoObjects {
+                key: pair[0].key.clone(),
+            }));
+        if !self.violations.is_empty() {
+            return Err(Error::NotTotal {
+                violations: self.violations,
+                advice: None,
+            });
+        }
+        Ok(Mapping {
+            rules: self.rules,
+            tensors: self.tensors,
+            params: self.params,
+            pieces: self.pieces,
+            objects: self.objects,
+            skipped: self.skipped,
+        })
+    }
+}
+
+/// Extents without those of 1: what two rectangles must share to hold the same elements in the same order.
+fn proper(region: &Region) -> Vec<u64> {
+    region
+        .sizes()
+        .iter()
+        .copied()
+        .filter(|&extent| extent != 1)
+        .collect()
+}
+
+/// The outer bindings, extended by every combination of the scope's values, the last index fastest.
+fn combinations<'a>(scope: &'a Scope, outer: &[(&'a str, u64)]) -> Vec<Vec<(&'a str, u64)>> {
+    let mut combinations = vec![outer.to_vec()];
+    for index in scope.indices() {
+        let with_value = |prefix: &Vec<(&'a str, u64)>| {
+            let prefix = prefix.clone();
+            index
+                .values
+                .iter()
+                .map(move |&value| [prefix.as_slice(), &[(index.name.as_str(), value)]].concat())
+        };
+        combinations = combinations.iter().flat_map(with_value).collect();
+    }
+    combinations
+}
+
+#[cfg(test)]
+mod tests;
