@@ -33,6 +33,7 @@
 //! | [`placement`] | how params are cut over a mesh |
 //! | [`layout`] | which stage holds which layers |
 //! | [`document`] | the JSON in which all of it crosses the ABI |
+//! | [`request`] | what is asked in it, and how an error is told |
 #![forbid(unsafe_code)]
 
 pub mod codec;
@@ -43,6 +44,7 @@ pub mod family;
 pub mod layout;
 pub mod mapping;
 pub mod placement;
+pub mod request;
 pub mod rule;
 pub mod spec;
 pub mod template;
@@ -56,7 +58,7 @@ pub use family::{
     WeightMapping,
 };
 pub use layout::{PipelineLayout, Stage};
-pub use mapping::{Mapping, ObjectDecl, ParamDecl, Piece, StoredTensor, TensorDecl, Violation};
+pub use mapping::{Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl, Violation};
 pub use placement::{Cut, Mesh, MeshAxis, Placement, PlacementRule};
 pub use rule::{DtypeRule, MapRule, ModuleState, Part, Rule, Scope, StateValue};
 pub use spec::{Dims, ModelSpec};

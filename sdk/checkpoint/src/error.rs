@@ -1,9 +1,13 @@
-//! The one error type of this crate, grouped by theme.
+//! The one error type of this crate, grouped by theme, and the table of codes and slugs.
 
+use std::fmt::{self, Display};
 use std::io;
 
-use rialto_tensor::Location;
+use rialto_tensor::{Dtype, Location, Shape, TilingFault};
 use thiserror::Error as ThisError;
+
+/// How many findings a message shows before it only counts.
+const SHOWN: usize = 20;
 
 /// What can be wrong with a checkpoint or with the place it lies in.
 ///
@@ -50,4 +54,757 @@ pub enum Error {
         /// Who named it.
         location: Location,
     },
+    /// A file that is read whole is larger than anything sensible.
+    #[error("file of {len} bytes exceeds the limit of {limit} bytes{location}")]
+    FileTooLarge {
+        /// The file.
+        location: Location,
+        /// Its length in bytes.
+        len: u64,
+        /// The most that is read, in bytes.
+        limit: u64,
+    },
+    /// A directory is needed and something else is there.
+    #[error("not a directory{location}")]
+    NotDirectory {
+        /// What is there.
+        location: Location,
+    },
+    /// The target is there already and must not be replaced.
+    #[error("target exists and is not an empty directory{location}")]
+    TargetExists {
+        /// The target.
+        location: Location,
+    },
+    /// Somebody else is building the same target.
+    #[error("target is being written by another process{location}")]
+    TargetBusy {
+        /// The directory under construction.
+        location: Location,
+    },
+    /// The place for the directory under construction is taken by something that rialto did not make.
+    #[error("the place to build in is taken by something else{location}")]
+    ForeignPartial {
+        /// The directory in the way.
+        location: Location,
+    },
+    /// Source and target share files.
+    #[error("target {target:?} is {relation} source {origin:?}")]
+    Overlap {
+        /// The source, as the user typed it.
+        origin: String,
+        /// The target, as the user typed it.
+        target: String,
+        /// `the same as`, `inside`, `above` or `built inside`.
+        relation: &'static str,
+    },
+
+    // --- tensor: what `rialto-tensor` says, with the place ---
+    /// A dtype, shape or view is wrong in itself.
+    #[error("{source}{location}")]
+    Tensor {
+        /// The tensor and its file.
+        location: Location,
+        /// What is wrong with it; also gives code and slug.
+        source: rialto_tensor::Error,
+    },
+
+    // --- safetensors: one shard ---
+    /// The file is shorter than its header says, or than a header.
+    #[error("truncated: expected at least {expected} bytes, found {found}{location}")]
+    Truncated {
+        /// The file, the first tensor that misses bytes, and the range missing in the file.
+        location: Location,
+        /// Bytes the file needs, as far as can be known.
+        expected: u64,
+        /// Bytes the file has.
+        found: u64,
+    },
+    /// Bytes follow the last tensor.
+    #[error("bytes after the last tensor: expected {expected} bytes, found {found}{location}")]
+    TrailingBytes {
+        /// The file and the range of the surplus.
+        location: Location,
+        /// Bytes the file needs.
+        expected: u64,
+        /// Bytes the file has.
+        found: u64,
+    },
+    /// A header longer than the format allows, met in a file or about to be written.
+    #[error("header of {len} bytes exceeds the limit of {limit} bytes{location}")]
+    HeaderLimit {
+        /// The shard.
+        location: Location,
+        /// Length of the header in bytes.
+        len: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A header that is not the JSON that the format asks for.
+    #[error("malformed header: {reason}{location}")]
+    HeaderSyntax {
+        /// The shard, and the tensor if its entry is at fault.
+        location: Location,
+        /// What the JSON parser says.
+        reason: String,
+    },
+    /// One name given twice where names are unique.
+    #[error("name {name:?} occurs more than once{location}")]
+    DuplicateName {
+        /// The file.
+        location: Location,
+        /// The name.
+        name: String,
+    },
+    /// A tensor under the name that the format keeps for its metadata.
+    #[error("the name \"__metadata__\" is reserved by the format{location}")]
+    ReservedName {
+        /// The tensor, and the shard it was meant for.
+        location: Location,
+    },
+    /// A data range that is reversed or beyond 64-bit arithmetic.
+    #[error("data range is reversed or too large{location}")]
+    DataRange {
+        /// The tensor, and the range relative to the data section as the header gives it.
+        location: Location,
+    },
+    /// A data range that is not as long as dtype and shape need.
+    #[error(
+        "{dtype} tensor of shape {shape} needs {expected} bytes, its data range has {found}{location}"
+    )]
+    DataLength {
+        /// The tensor and its range in the file.
+        location: Location,
+        /// Element type.
+        dtype: Dtype,
+        /// Shape.
+        shape: Shape,
+        /// Bytes needed.
+        expected: u64,
+        /// Bytes in the range.
+        found: u64,
+    },
+    /// Two tensors share bytes.
+    #[error("data overlaps that of tensor {other}{location}")]
+    DataOverlap {
+        /// The later tensor and the bytes shared.
+        location: Location,
+        /// The earlier tensor.
+        other: String,
+    },
+    /// Bytes between tensors belong to none.
+    #[error("bytes before the tensor belong to no tensor{location}")]
+    DataHole {
+        /// The tensor after the hole, and the hole.
+        location: Location,
+    },
+
+    // --- hf: a Hugging Face directory ---
+    /// The index is not the JSON that it should be.
+    #[error("malformed index: {reason}{location}")]
+    IndexSyntax {
+        /// The index file.
+        location: Location,
+        /// What the JSON parser says.
+        reason: String,
+    },
+    /// The directory holds no safetensors weights.
+    #[error(
+        "no weights: neither model.safetensors.index.json nor model.safetensors is there{location}"
+    )]
+    NoWeights {
+        /// The directory.
+        location: Location,
+        /// Weight files that are there, but belong to no index.
+        others: Vec<String>,
+    },
+    /// Shards that the index names are not there.
+    #[error(
+        "{} shard(s) named by the index are absent: {}{location}",
+        shards.len(),
+        first(shards.iter().map(|(file, tensors)| format!("{file} ({tensors} tensors)")))
+    )]
+    MissingShards {
+        /// The index.
+        location: Location,
+        /// Every absent file, with the number of tensors that the index places in it.
+        shards: Vec<(String, usize)>,
+    },
+    /// The index and the headers of its shards disagree.
+    #[error(
+        "index and shards disagree about {} tensor(s): {}{location}",
+        findings.len(),
+        first(findings)
+    )]
+    IndexMismatch {
+        /// The index.
+        location: Location,
+        /// Every disagreement, in order of tensor name.
+        findings: Vec<IndexFinding>,
+    },
+    /// Shards of no size cannot hold anything.
+    #[error("shard size of 0 bytes")]
+    ShardSize,
+
+    // --- torch_dist: PyTorch distributed checkpoints, as Megatron-Core writes them ---
+    /// A pickle stops in the middle.
+    #[error("pickle ends in the middle of an instruction{location}")]
+    PickleTruncated {
+        /// The pickle, and the byte at which more was wanted.
+        location: Location,
+    },
+    /// A pickle instruction that no checkpoint needs, such as one that names a class by a registry number.
+    #[error("pickle instruction {opcode:#04x} is not accepted{location}")]
+    PickleOpcode {
+        /// The instruction's first byte.
+        opcode: u8,
+        /// The pickle, and the byte in it.
+        location: Location,
+    },
+    /// Pickle instructions that contradict each other or themselves.
+    #[error("pickle is malformed: {what}{location}")]
+    PickleMalformed {
+        /// The contradiction.
+        what: &'static str,
+        /// The pickle, and the byte in it.
+        location: Location,
+    },
+    /// A pickle that is larger, deeper or longer than any real one.
+    #[error("pickle exceeds the limit of {limit} {what}{location}")]
+    PickleLimit {
+        /// What is bounded.
+        what: &'static str,
+        /// How many of it are accepted.
+        limit: u64,
+        /// The pickle, and the byte in it.
+        location: Location,
+    },
+    /// An item that does not begin as a zip file does.
+    #[error("item is not a torch.save stream: it does not begin with PK{location}")]
+    NotTorchSave {
+        /// The item.
+        location: Location,
+    },
+    /// The zip structure of a torch.save stream contradicts itself or the bytes it lies in.
+    #[error("zip structure is malformed: {what}{location}")]
+    ZipMalformed {
+        /// The contradiction.
+        what: &'static str,
+        /// The bytes concerned.
+        location: Location,
+    },
+    /// A zip record that is compressed or encrypted, which torch.save never does.
+    #[error("zip record {record:?} is compressed or encrypted (method {method}){location}")]
+    ZipEncoded {
+        /// The record.
+        record: String,
+        /// The zip compression method.
+        method: u16,
+        /// The archive.
+        location: Location,
+    },
+    /// A record that every torch.save stream has is absent.
+    #[error("zip record {record:?} is missing{location}")]
+    ZipRecordMissing {
+        /// The record, without the archive's root folder.
+        record: String,
+        /// The archive.
+        location: Location,
+    },
+    /// The pickle of an item does not describe a tensor, or describes one that its storage does not hold.
+    #[error("item does not hold a tensor: {what}{location}")]
+    ItemMalformed {
+        /// The contradiction.
+        what: &'static str,
+        /// The item.
+        location: Location,
+    },
+    /// A tensor of a kind that this version does not read.
+    #[error("tensor uses {what}, which is not supported{location}")]
+    ItemUnsupported {
+        /// The kind.
+        what: String,
+        /// The item.
+        location: Location,
+    },
+    /// An object that was kept opaque on reading was to be written.
+    #[error("object {what:?} has no encoding")]
+    ObjectOpaque {
+        /// What the object is, as far as it was understood.
+        what: String,
+    },
+    /// `.metadata` lacks a value, or has another kind of value in its place.
+    #[error("checkpoint metadata is malformed: {what} is not {expected}{location}")]
+    MetadataMalformed {
+        /// The place in the object graph.
+        what: &'static str,
+        /// What belongs there.
+        expected: &'static str,
+        /// The file and the tensor or object.
+        location: Location,
+    },
+    /// Chunks that leave elements of a tensor uncovered, cover some twice, or reach outside.
+    #[error("chunks do not tile their tensors: {}{location}", first(faults))]
+    Tiling {
+        /// Every fault of every tensor.
+        faults: Vec<TensorTilingFault>,
+        /// The file that lists the chunks.
+        location: Location,
+    },
+    /// A chunk or object without exactly one place in a data file.
+    #[error("{found} places in data files are recorded for {item}, expected 1{location}")]
+    StoragePlaces {
+        /// The chunk, as `[0, 0]+[4, 8]`, or the word `object`.
+        item: String,
+        /// How many places were found.
+        found: usize,
+        /// The file and the tensor or object.
+        location: Location,
+    },
+    /// A place in a data file is recorded for something the checkpoint does not hold.
+    #[error("a place in data file {file:?} is recorded for a chunk that no tensor has{location}")]
+    StorageStray {
+        /// The data file.
+        file: String,
+        /// The metadata file and the key recorded.
+        location: Location,
+    },
+    /// An item passed through a transform, such as compression, before it was written.
+    #[error(
+        "item was written through transforms {transforms:?}, which are not supported{location}"
+    )]
+    Transformed {
+        /// The transforms, in order.
+        transforms: Vec<String>,
+        /// The file and the tensor or object.
+        location: Location,
+    },
+    /// Data files that are absent, or shorter than the metadata says.
+    #[error("data files are incomplete: {}{location}", first(faults))]
+    DataFiles {
+        /// Every file concerned.
+        faults: Vec<DataFileFault>,
+        /// The checkpoint.
+        location: Location,
+    },
+    /// Two items of a data file share bytes.
+    #[error("item overlaps that of {other}{location}")]
+    ItemOverlap {
+        /// The tensor or object whose item begins before.
+        other: String,
+        /// The data file, the tensor or object whose item begins later, and that item's bytes.
+        location: Location,
+    },
+    /// An item holds another tensor than the metadata says.
+    #[error("item holds {found}, expected {expected}{location}")]
+    ItemMismatch {
+        /// Dtype and shape that the metadata gives.
+        expected: String,
+        /// Dtype and shape of the item.
+        found: String,
+        /// The data file, the tensor and the item's bytes.
+        location: Location,
+    },
+    /// A tensor or object that the checkpoint does not hold.
+    #[error("no tensor or object of that name{location}")]
+    NoSuchItem {
+        /// The checkpoint and the name.
+        location: Location,
+    },
+    /// `metadata.json` cannot be understood.
+    #[error("not a description of a sharded checkpoint: {reason}{location}")]
+    ShardedDescription {
+        /// What is wrong with it.
+        reason: String,
+        /// The file.
+        location: Location,
+    },
+    /// A sharded checkpoint in another format than torch_dist version 1.
+    #[error(
+        "sharded backend {backend:?} version {version}, expected \"torch_dist\" version 1{location}"
+    )]
+    ShardedBackend {
+        /// The backend named.
+        backend: String,
+        /// Its version.
+        version: String,
+        /// The file that names it.
+        location: Location,
+    },
+    /// A checkpoint whose writer did not reach its last step, which writes `.metadata`.
+    #[error("checkpoint is incomplete: it has no .metadata{location}")]
+    IncompleteCheckpoint {
+        /// The directory.
+        location: Location,
+    },
+    /// A directory that is neither a run directory nor an iteration directory.
+    #[error(
+        "neither {tracker} nor .metadata is here; iterations found: {}{location}",
+        first_or_none(found)
+    )]
+    NoTracker {
+        /// The name of the tracker file.
+        tracker: &'static str,
+        /// The iteration directories that exist.
+        found: Vec<String>,
+        /// The directory.
+        location: Location,
+    },
+    /// A tracker file that names no iteration.
+    #[error("tracker says {text:?}, expected a decimal iteration or the word release{location}")]
+    TrackerMalformed {
+        /// The file's text, shortened.
+        text: String,
+        /// The file.
+        location: Location,
+    },
+    /// A tracker file that names an iteration which does not exist.
+    #[error(
+        "tracker names {named}, which is not here; iterations found: {}{location}",
+        first_or_none(found)
+    )]
+    TrackerDangling {
+        /// The directory it names.
+        named: String,
+        /// The iteration directories that exist.
+        found: Vec<String>,
+        /// The file.
+        location: Location,
+    },
+    /// One tensor was planned twice with different dtypes or shapes, or a name twice.
+    #[error("planned twice, and differently{location}")]
+    PlanConflict {
+        /// The tensor or object.
+        location: Location,
+    },
+    /// A provider field that has no YAML form.
+    #[error("run_config.yaml cannot be written: {reason}")]
+    RunConfig {
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// One tensor about which an index and the shard headers disagree.
+///
+/// Claimed and not found: missing. Found and not claimed: unindexed. Both: misplaced.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IndexFinding {
+    /// The tensor.
+    pub tensor: String,
+    /// The file that the index names.
+    pub claimed: Option<String>,
+    /// The files whose headers have it.
+    pub found: Vec<String>,
+}
+
+impl Display for IndexFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = self.found.join(" and ");
+        match &self.claimed {
+            None => write!(f, "{} is in {found}, not in the index", self.tensor),
+            Some(claimed) if found.is_empty() => {
+                write!(f, "{} is claimed for {claimed}, found nowhere", self.tensor)
+            }
+            Some(claimed) => write!(
+                f,
+                "{} is claimed for {claimed}, found in {found}",
+                self.tensor
+            ),
+        }
+    }
+}
+
+/// One way in which the chunks of one tensor fail to tile it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorTilingFault {
+    /// The tensor.
+    pub tensor: String,
+    /// Its global shape.
+    pub shape: Shape,
+    /// The region that is missing, doubled or outside.
+    pub fault: TilingFault,
+}
+
+impl Display for TensorTilingFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.tensor, self.shape, self.fault)
+    }
+}
+
+/// One data file that does not hold what the metadata places in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataFileFault {
+    /// The file.
+    pub file: String,
+    /// Its length in bytes, `None` if it is not there.
+    pub found: Option<u64>,
+    /// The length in bytes that its items need.
+    pub needed: u64,
+    /// The first tensor or object that is affected.
+    pub item: String,
+}
+
+impl Display for DataFileFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DataFileFault {
+            file, needed, item, ..
+        } = self;
+        match self.found {
+            None => write!(f, "{file} is absent (holds {item} and more)"),
+            Some(found) => write!(
+                f,
+                "{file} has {found} bytes, needs {needed} (first affected: {item})"
+            ),
+        }
+    }
+}
+
+/// The findings joined, or the word `none`.
+fn first_or_none(findings: &[String]) -> String {
+    if findings.is_empty() {
+        "none".to_owned()
+    } else {
+        first(findings)
+    }
+}
+
+/// Joins the first [`SHOWN`] findings and counts the rest.
+pub(crate) fn first<T: Display>(findings: impl IntoIterator<Item = T>) -> String {
+    let mut text = String::new();
+    let mut hidden = 0usize;
+    for (position, finding) in findings.into_iter().enumerate() {
+        if position >= SHOWN {
+            hidden += 1;
+            continue;
+        }
+        if position > 0 {
+            text.push_str("; ");
+        }
+        text.push_str(&finding.to_string());
+    }
+    if hidden > 0 {
+        text.push_str(&format!("; and {hidden} more"));
+    }
+    text
+}
+
+/// Gives every variant its code and slug, once: `code`, `slug` and [`Error::KINDS`] are made from this table.
+macro_rules! kinds {
+    ($($variant:ident $code:literal $slug:literal;)*) => {
+        impl Error {
+            /// Slug and code of every kind of error of this crate; [`Error::Tensor`] has those of its cause.
+            pub const KINDS: &'static [(&'static str, u32)] = &[$(($slug, $code)),*];
+
+            /// The status code that crosses the ABI; see `docs/errors.md`.
+            #[must_use]
+            pub fn code(&self) -> u32 {
+                match self {
+                    Error::Tensor { source, .. } => source.code(),
+                    $(Error::$variant { .. } => $code,)*
+                }
+            }
+
+            /// The stable name of this kind of error; see `docs/errors.md`.
+            #[must_use]
+            pub fn slug(&self) -> &'static str {
+                match self {
+                    Error::Tensor { source, .. } => source.slug(),
+                    $(Error::$variant { .. } => $slug,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    NotFound 2 "store/not-found";
+    Read 5 "store/read";
+    Write 5 "store/write";
+    ShortRead 4 "store/short-read";
+    UnsafeName 4 "store/unsafe-name";
+    FileTooLarge 3 "store/file-too-large";
+    NotDirectory 1 "store/not-a-directory";
+    TargetExists 1 "store/target-exists";
+    TargetBusy 5 "store/target-busy";
+    ForeignPartial 1 "store/foreign-partial";
+    Overlap 1 "store/overlap";
+    Truncated 4 "safetensors/truncated";
+    TrailingBytes 4 "safetensors/trailing-bytes";
+    HeaderLimit 3 "safetensors/header-limit";
+    HeaderSyntax 4 "safetensors/header-syntax";
+    DuplicateName 4 "safetensors/duplicate-name";
+    ReservedName 1 "safetensors/reserved-name";
+    DataRange 4 "safetensors/data-range";
+    DataLength 4 "safetensors/data-length";
+    DataOverlap 4 "safetensors/data-overlap";
+    DataHole 4 "safetensors/data-hole";
+    IndexSyntax 4 "hf/index-syntax";
+    NoWeights 2 "hf/no-weights";
+    MissingShards 2 "hf/missing-shards";
+    IndexMismatch 4 "hf/index-mismatch";
+    ShardSize 1 "hf/shard-size";
+    PickleTruncated 4 "torch_dist/pickle-truncated";
+    PickleOpcode 4 "torch_dist/pickle-opcode";
+    PickleMalformed 4 "torch_dist/pickle-malformed";
+    PickleLimit 4 "torch_dist/pickle-limit";
+    NotTorchSave 4 "torch_dist/not-torch-save";
+    ZipMalformed 4 "torch_dist/zip-malformed";
+    ZipEncoded 3 "torch_dist/zip-encoded";
+    ZipRecordMissing 4 "torch_dist/zip-record-missing";
+    ItemMalformed 4 "torch_dist/item-malformed";
+    ItemUnsupported 3 "torch_dist/item-unsupported";
+    ObjectOpaque 3 "torch_dist/object-opaque";
+    MetadataMalformed 4 "torch_dist/metadata-malformed";
+    Tiling 4 "torch_dist/tiling";
+    StoragePlaces 4 "torch_dist/storage-places";
+    StorageStray 4 "torch_dist/storage-stray";
+    Transformed 3 "torch_dist/transformed";
+    DataFiles 4 "torch_dist/data-files";
+    ItemOverlap 4 "torch_dist/item-overlap";
+    ItemMismatch 4 "torch_dist/item-mismatch";
+    NoSuchItem 2 "torch_dist/no-such-item";
+    ShardedDescription 4 "torch_dist/sharded-description";
+    ShardedBackend 3 "torch_dist/sharded-backend";
+    IncompleteCheckpoint 2 "torch_dist/incomplete";
+    NoTracker 2 "torch_dist/no-tracker";
+    TrackerMalformed 4 "torch_dist/tracker-malformed";
+    TrackerDangling 2 "torch_dist/tracker-dangling";
+    PlanConflict 1 "torch_dist/plan-conflict";
+    RunConfig 1 "torch_dist/run-config";
+}
+
+impl Error {
+    /// What to do about it, where something better than reading the message is known.
+    #[must_use]
+    pub fn help(&self) -> Option<String> {
+        let help = match self {
+            // --- store ---
+            Error::Write { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                "free some space, or write to another file system".to_owned()
+            }
+            Error::ShortRead { .. } => {
+                "the file is cut off, or changed while it was read; fetch it again".to_owned()
+            }
+            Error::TargetExists { .. } => {
+                "choose another target, or replace it as a whole with --force".to_owned()
+            }
+            Error::TargetBusy { .. } => {
+                "wait for the other run to end, or choose another target".to_owned()
+            }
+            Error::ForeignPartial { .. } => {
+                "move it away, or choose another target; rialto deletes only what it made".to_owned()
+            }
+            Error::Overlap { .. } => {
+                "choose a target outside the source: the source is never written to".to_owned()
+            }
+            // --- tensor ---
+            Error::Tensor {
+                source: rialto_tensor::Error::UnknownDtype { .. },
+                ..
+            } => {
+                let known: Vec<&str> = Dtype::ALL.iter().map(|d| d.safetensors_name()).collect();
+                format!("known are {}", known.join(", "))
+            }
+            // --- safetensors ---
+            Error::Truncated { .. } | Error::TrailingBytes { .. } => {
+                "the download or copy was probably interrupted; fetch the file again".to_owned()
+            }
+            // --- hf ---
+            Error::NoWeights { others, .. } if !others.is_empty() => format!(
+                "weight files that no index names are there: {}",
+                first(others)
+            ),
+            Error::NoWeights { .. } => {
+                "give a directory in the Hugging Face layout, with safetensors weights".to_owned()
+            }
+            Error::MissingShards { .. } => "fetch the absent files".to_owned(),
+            Error::IndexMismatch { .. } => {
+                "index and shards are of different versions; fetch both again".to_owned()
+            }
+            // --- torch_dist ---
+            Error::PickleOpcode { .. } | Error::PickleLimit { .. } => {
+                "no checkpoint writer makes such a pickle; do not load this file with PyTorch".to_owned()
+            }
+            Error::NotTorchSave { .. } => {
+                "files that PyTorch wrote with serialization_format=SAFETENSORS are not torch_dist; \
+                 save with the default format"
+                    .to_owned()
+            }
+            Error::Transformed { .. } => {
+                "save again without transforms (compression)".to_owned()
+            }
+            Error::DataFiles { .. } | Error::StoragePlaces { .. } | Error::Tiling { .. } => {
+                "the checkpoint was saved or copied incompletely; save or copy it again".to_owned()
+            }
+            Error::ShardedBackend { .. } => {
+                "convert it to torch_dist with the Megatron-Core version that wrote it".to_owned()
+            }
+            Error::IncompleteCheckpoint { .. } => {
+                "the run that saved it ended early; give an older iteration. Files named \
+                 __N.metadata come from a save without collectives: load and save it once with PyTorch"
+                    .to_owned()
+            }
+            Error::NoTracker { found, .. } | Error::TrackerDangling { found, .. }
+                if !found.is_empty() =>
+            {
+                "give one of the iteration directories instead of the run directory".to_owned()
+            }
+            Error::NoTracker { .. } | Error::TrackerDangling { .. } => {
+                "give the directory of a Megatron run, or of one iteration".to_owned()
+            }
+            _ => return None,
+        };
+        Some(help)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_slug_stands_for_two_kinds() {
+        let mut slugs: Vec<&str> = Error::KINDS.iter().map(|(slug, _)| *slug).collect();
+        slugs.sort_unstable();
+        let count = slugs.len();
+        slugs.dedup();
+        assert_eq!(slugs.len(), count);
+    }
+
+    #[test]
+    fn a_long_list_of_findings_is_cut_and_counted() {
+        let findings: Vec<IndexFinding> = (0..25)
+            .map(|number| IndexFinding {
+                tensor: format!("t{number:02}"),
+                claimed: Some("a".to_owned()),
+                found: Vec::new(),
+            })
+            .collect();
+        let error = Error::IndexMismatch {
+            location: Location::file("index.json"),
+            findings,
+        };
+        let message = error.to_string();
+        assert!(message.contains("25 tensor(s)"), "{message}");
+        assert!(
+            message.contains("t19") && !message.contains("t20"),
+            "{message}"
+        );
+        assert!(message.contains("and 5 more (index.json)"), "{message}");
+        assert!(!message.contains('\n'));
+    }
+
+    #[test]
+    fn an_unknown_dtype_keeps_its_code_and_lists_the_known_ones() {
+        let error = Error::Tensor {
+            location: Location::file("a").with_tensor("w"),
+            source: rialto_tensor::Error::UnknownDtype {
+                name: "F4".to_owned(),
+            },
+        };
+        assert_eq!((error.code(), error.slug()), (3, "tensor/unknown-dtype"));
+        assert!(error.help().expect("help").contains("BF16"));
+        assert_eq!(error.to_string(), "dtype \"F4\" is not known (a, tensor w)");
+    }
 }

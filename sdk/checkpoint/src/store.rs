@@ -4,11 +4,34 @@
 //! [`Sink`]. The traits are object-safe, blocking, `Send + Sync`, and speak in offsets, so that a format knows nothing of
 //! the place its bytes lie in. There is no memory map: a file that shrinks while it is read is an error, never a signal.
 //!
-//! Names inside a store are relative, use `/`, and never hold `..`, an empty part or a leading `/`.
+//! Names inside a store are relative, use `/`, and never hold `.`, `..`, an empty part, a NUL or a leading `/`
+//! ([`check_name`]).
+//!
+//! | module | noun |
+//! |---|---|
+//! | [`local`] | a directory of the file system, and one that appears there whole |
+//! | [`memory`] | the same in memory |
+//! | [`subdirectory`] | a part of a store, seen as a store |
+//! | [`faulty`] | a store or target in which the n-th call fails, for tests |
+
+pub mod faulty;
+pub mod local;
+pub mod memory;
+pub mod subdirectory;
+
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Debug;
 
+use rialto_tensor::Location;
+
 use crate::Error;
+
+pub use faulty::{Fault, Faults, FaultyStore, FaultyTarget};
+pub use local::{LocalStore, LocalTarget, Overwrite, refuse_overlap};
+pub use memory::{MemoryStore, MemoryTarget};
+pub use subdirectory::Subdirectory;
 
 /// One file, open for reading at any offset.
 pub trait Source: Debug + Send + Sync {
@@ -77,4 +100,37 @@ pub trait Target: Debug + Send + Sync {
 
     /// Makes everything durable, then makes it appear under the final name in one step.
     fn commit(self: Box<Self>) -> Result<(), Error>;
+}
+
+/// Refuses a name that is not a relative path inside a directory: the one check for every store, target and index.
+///
+/// `named_by` is the file or directory that gave the name, for the message. Errors: [`Error::UnsafeName`].
+pub fn check_name(name: &str, named_by: &Location) -> Result<(), Error> {
+    let is_part = |part: &str| !matches!(part, "" | "." | "..");
+    if name.contains('\0') || !name.split('/').all(is_part) {
+        return Err(Error::UnsafeName {
+            name: name.to_owned(),
+            location: named_by.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// Reads a whole file of at most `limit` bytes.
+///
+/// Errors: [`Error::FileTooLarge`] before anything is allocated, and those of [`Store::open`] and [`Source::read_at`].
+pub fn read_whole(store: &dyn Store, name: &str, limit: u64) -> Result<Vec<u8>, Error> {
+    let source = store.open(name)?;
+    let len = source.len();
+    let size = usize::try_from(len).ok().filter(|_| len <= limit);
+    let Some(size) = size else {
+        return Err(Error::FileTooLarge {
+            location: Location::file(source.name()),
+            len,
+            limit,
+        });
+    };
+    let mut bytes = vec![0; size];
+    source.read_at(0, &mut bytes)?;
+    Ok(bytes)
 }

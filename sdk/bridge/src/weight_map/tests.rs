@@ -317,7 +317,17 @@ fn parts_that_do_not_tile_or_do_not_agree_are_named() {
     let turned = WeightMap::new([rule("w", &[5, 4]).part(Part::new("w", [4, 5]))])
         .resolve()
         .unwrap_err();
-    assert!(violations(turned)[0].contains("do not hold the same elements"));
+    assert_eq!(
+        violations(turned)[0],
+        "w [5, 4]: [0, 0]+[4, 5] reaches outside"
+    );
+    let flattened = WeightMap::new([rule("w", &[5]).part(Part::new("w", [4, 5]))])
+        .resolve()
+        .unwrap_err();
+    assert_eq!(
+        violations(flattened)[0],
+        "w [0, 0]+[4, 5] and w [0]+[5] do not hold the same elements"
+    );
     let doubled = WeightMap::new([
         rule("w", &[4]).part(Part::new("a", [4])),
         MapRule::new("second", "test", "w", [4])

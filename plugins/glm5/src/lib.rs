@@ -1,0 +1,40 @@
+//! The GLM-5 family (`GlmMoeDsaForCausalLM`): mixture of experts, multi-latent attention, and sparse attention whose
+//! indexer results are shared between layers.
+//!
+//! A plugin like anybody else's: it depends on `rialto-plugin` alone. It reads like a model card:
+//!
+//! | file | says |
+//! |---|---|
+//! | [`config`] | what each key of `config.json` means, and which values are refused |
+//! | [`spec`] | the releases, the model's numbers, and the same in Megatron's words |
+//! | [`weights`] | which tensor is which param, in the order of the forward pass, and how params are cut |
+//! | [`layout`] | which layers a pipeline stage holds |
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod layout;
+pub mod spec;
+pub mod weights;
+
+use rialto_plugin::prelude::*;
+
+/// The family. It keeps no state.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Glm5;
+
+impl Bridge for Glm5 {
+    fn describe(&self) -> Description {
+        Description {
+            name: "glm5".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            summary: "GLM-5 family: MoE, multi-latent attention, sparse attention with shared indexers".to_owned(),
+            architectures: vec![config::ARCHITECTURE.to_owned()],
+            releases: spec::RELEASES.iter().filter(|release| release.is_mapped).map(|r| r.name.to_owned()).collect(),
+        }
+    }
+}
+
+// Every stored tensor of the mapped releases is dense: the hook's defaults say so.
+impl Dequantizer for Glm5 {}
+
+rialto_plugin::export_plugin!(Glm5);

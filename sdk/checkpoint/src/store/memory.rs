@@ -1,0 +1,243 @@
+//! A store and a target in memory: for tests, and for whoever has the bytes already.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use rialto_tensor::Location;
+
+use super::{FileEntry, Sink, Source, Store, Target, check_name};
+use crate::Error;
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// Files shared by a store, its clones and its open sources. Whoever panics while holding the lock leaves whole files
+/// behind, so a poisoned lock is taken as it is.
+#[derive(Clone, Debug, Default)]
+struct SharedFiles(Arc<RwLock<Files>>);
+
+impl SharedFiles {
+    fn read(&self) -> RwLockReadGuard<'_, Files> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Files> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A directory of files in memory. Clones share the files.
+#[derive(Clone, Debug)]
+pub struct MemoryStore {
+    name: String,
+    files: SharedFiles,
+}
+
+impl MemoryStore {
+    /// An empty directory that errors call `name`.
+    pub fn new(name: impl Into<String>) -> MemoryStore {
+        MemoryStore {
+            name: name.into(),
+            files: SharedFiles::default(),
+        }
+    }
+
+    /// Adds a file, or gives an existing one new contents; open sources see them. Errors: [`Error::UnsafeName`].
+    pub fn insert(&self, name: &str, bytes: impl Into<Vec<u8>>) -> Result<(), Error> {
+        check_name(name, &Location::file(&self.name))?;
+        self.files.write().insert(name.to_owned(), bytes.into());
+        Ok(())
+    }
+
+    /// Removes a file and returns its contents.
+    pub fn remove(&self, name: &str) -> Option<Vec<u8>> {
+        self.files.write().remove(name)
+    }
+
+    /// The contents of a file.
+    #[must_use]
+    pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
+        self.files.read().get(name).cloned()
+    }
+}
+
+impl Store for MemoryStore {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn files(&self) -> Result<Vec<FileEntry>, Error> {
+        let is_listed = |name: &str| {
+            let (directories, _) = name.rsplit_once('/').unwrap_or(("", name));
+            !directories.split('/').any(|part| part.starts_with('.'))
+        };
+        let files = self.files.read();
+        Ok(files
+            .iter()
+            .filter(|(name, _)| is_listed(name))
+            .map(|(name, bytes)| FileEntry {
+                name: name.clone(),
+                len: bytes.len() as u64,
+            })
+            .collect())
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn Source>, Error> {
+        check_name(name, &Location::file(&self.name))?;
+        let shown = format!("{}/{name}", self.name);
+        let len = self.files.read().get(name).map(|bytes| bytes.len() as u64);
+        let Some(len) = len else {
+            return Err(Error::NotFound {
+                location: Location::file(shown),
+            });
+        };
+        Ok(Box::new(MemorySource {
+            files: self.files.clone(),
+            key: name.to_owned(),
+            name: shown,
+            len,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct MemorySource {
+    files: SharedFiles,
+    key: String,
+    name: String,
+    len: u64,
+}
+
+impl Source for MemorySource {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        let files = self.files.read();
+        let bytes = files.get(&self.key).map_or(&[][..], Vec::as_slice);
+        // What was appended after opening is not part of the file that was opened.
+        let end = offset.saturating_add(buffer.len() as u64);
+        let wanted = match (usize::try_from(offset), usize::try_from(end)) {
+            (Ok(start), Ok(stop)) if end <= self.len => bytes.get(start..stop),
+            _ => None,
+        };
+        let Some(wanted) = wanted else {
+            return Err(Error::ShortRead {
+                location: Location::file(&self.name).with_bytes(offset, end),
+                len: self.len.min(bytes.len() as u64),
+            });
+        };
+        buffer.copy_from_slice(wanted);
+        Ok(())
+    }
+}
+
+/// Where a [`MemoryTarget`] puts the finished store.
+pub type MemorySlot = Arc<Mutex<Option<MemoryStore>>>;
+
+/// A target in memory: its files appear in the slot when it is committed, and nowhere otherwise.
+#[derive(Debug)]
+pub struct MemoryTarget {
+    store: MemoryStore,
+    slot: MemorySlot,
+}
+
+impl MemoryTarget {
+    /// A target called `name` that will replace what the slot holds.
+    pub fn new(name: impl Into<String>, slot: MemorySlot) -> MemoryTarget {
+        MemoryTarget {
+            store: MemoryStore::new(name),
+            slot,
+        }
+    }
+}
+
+impl Target for MemoryTarget {
+    fn name(&self) -> &str {
+        &self.store.name
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn Sink>, Error> {
+        check_name(name, &Location::file(self.name()))?;
+        let shown = format!("{}/{name}", self.name());
+        let mut files = self.store.files.write();
+        // A name is a file or a directory, never both, as in a file system.
+        let is_taken = files.keys().any(|other| {
+            let (short, long) = if other.len() < name.len() {
+                (other.as_str(), name)
+            } else {
+                (name, other.as_str())
+            };
+            long.strip_prefix(short)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        });
+        if is_taken {
+            return Err(Error::Write {
+                location: Location::file(shown),
+                source: io::ErrorKind::AlreadyExists.into(),
+            });
+        }
+        files.insert(name.to_owned(), Vec::new());
+        Ok(Box::new(MemorySink {
+            files: self.store.files.clone(),
+            key: name.to_owned(),
+            name: shown,
+        }))
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), Error> {
+        // A copy, so that a sink which outlives the commit cannot change the finished store.
+        let files = self.store.files.read().clone();
+        let finished = MemoryStore {
+            name: self.store.name.clone(),
+            files: SharedFiles(Arc::new(RwLock::new(files))),
+        };
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(finished);
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct MemorySink {
+    files: SharedFiles,
+    key: String,
+    name: String,
+}
+
+impl Sink for MemorySink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let refuse = |kind: io::ErrorKind| Error::Write {
+            location: Location::file(&self.name)
+                .with_bytes(offset, offset.saturating_add(bytes.len() as u64)),
+            source: kind.into(),
+        };
+        let start = usize::try_from(offset).map_err(|_| refuse(io::ErrorKind::OutOfMemory))?;
+        let end = start
+            .checked_add(bytes.len())
+            .ok_or_else(|| refuse(io::ErrorKind::OutOfMemory))?;
+        let mut files = self.files.write();
+        let file = files
+            .get_mut(&self.key)
+            .ok_or_else(|| refuse(io::ErrorKind::NotFound))?;
+        if file.len() < end {
+            file.try_reserve(end - file.len())
+                .map_err(|_| refuse(io::ErrorKind::OutOfMemory))?;
+            file.resize(end, 0);
+        }
+        file[start..end].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}

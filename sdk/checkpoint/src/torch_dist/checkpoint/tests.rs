@@ -1,0 +1,253 @@
+//! Whole checkpoints, written in memory by the plan, then damaged.
+
+use rialto_tensor::{Dtype, Region, Shape};
+
+use super::*;
+use crate::store::MemoryStore;
+use crate::torch_dist::plan::{Body, Content, FilePlan};
+use crate::torch_dist::{
+    TensorEntry, common_pt, common_state, description_bytes, empty_extra_state, object_item,
+};
+
+/// `w`, bf16 [4, 2] in two halves of which byte n has the value n; and an object.
+fn sample() -> MemoryStore {
+    let half = |row| Content::Chunk {
+        name: "w".to_owned(),
+        dtype: Dtype::Bf16,
+        shape: Shape::new([4, 2]),
+        region: Region::new([row, 0], [2, 2]),
+    };
+    let object = Content::Object {
+        name: "w._extra_state/shard_0_1".to_owned(),
+        bytes: object_item(&empty_extra_state()).unwrap().into(),
+    };
+    // So small that every item has a file of its own.
+    let plan = FilePlan::new([half(0), half(2), object], 1).unwrap();
+    let store = MemoryStore::new("iter_0000042");
+    for item in plan.items() {
+        let bytes = match &item.body {
+            Body::Object(bytes) => bytes.to_vec(),
+            Body::Chunk { region, item } => {
+                let data: Vec<u8> = (0..8).map(|n| n + region.offsets()[0] as u8 * 4).collect();
+                let crc = crc32fast::hash(&data);
+                [item.prefix(), data, item.suffix(crc)].concat()
+            }
+        };
+        store.insert(&plan.files()[item.file].name, bytes).unwrap();
+    }
+    store
+        .insert(METADATA_FILE, plan.metadata().encode())
+        .unwrap();
+    store.insert(DESCRIPTION_FILE, description_bytes()).unwrap();
+    store.insert(COMMON_FILE, common_pt(42)).unwrap();
+    store
+}
+
+fn open(store: &MemoryStore) -> Result<TorchDistCheckpoint, Error> {
+    TorchDistCheckpoint::open(Arc::new(store.clone()))
+}
+
+fn change(store: &MemoryStore, edit: impl FnOnce(&mut Metadata)) {
+    let mut metadata = open(&sample()).unwrap().metadata().clone();
+    edit(&mut metadata);
+    store.insert(METADATA_FILE, metadata.encode()).unwrap();
+}
+
+#[test]
+fn a_planned_checkpoint_is_read_back() {
+    let checkpoint = open(&sample()).unwrap();
+    assert_eq!(checkpoint.notes(), [""; 0]);
+    assert_eq!(checkpoint.common(), Some(&common_state(42)));
+    let object = checkpoint.object("w._extra_state/shard_0_1").unwrap();
+    assert_eq!(object, empty_extra_state());
+    let entry: &TensorEntry = &checkpoint.metadata().tensors["w"];
+    for (chunk, start) in entry.chunks.iter().zip([0, 8]) {
+        let stored = checkpoint.locate("w", chunk).unwrap();
+        let source = checkpoint.source(&chunk.file).unwrap();
+        let expected: Vec<u8> = (start..start + 8).collect();
+        assert_eq!(stored.read(source.as_ref()).unwrap(), expected);
+    }
+}
+
+#[test]
+fn a_plain_pytorch_checkpoint_needs_no_description_and_says_so() {
+    let store = sample();
+    store.remove(DESCRIPTION_FILE);
+    store.remove(COMMON_FILE);
+    let checkpoint = open(&store).unwrap();
+    assert!(checkpoint.notes()[0].starts_with("no metadata.json"));
+    assert_eq!(checkpoint.common(), None);
+}
+
+#[test]
+fn common_state_comes_from_the_file_first_and_then_from_the_object() {
+    let store = sample();
+    let item = object_item(&Object::List(vec![common_state(7)])).unwrap();
+    let len = item.len() as u64;
+    store.insert("c.distcp", item).unwrap();
+    change(&store, |metadata| {
+        let file = "c.distcp".to_owned();
+        let entry = crate::torch_dist::ObjectEntry {
+            file,
+            offset: 0,
+            len,
+        };
+        metadata
+            .objects
+            .insert(COMMON_STATE_OBJECT.to_owned(), entry);
+    });
+    let both = open(&store).unwrap();
+    assert_eq!(both.common(), Some(&common_state(42)));
+    assert!(
+        both.notes()[0].contains("not from common_state"),
+        "{:?}",
+        both.notes()
+    );
+    store.remove(COMMON_FILE);
+    assert_eq!(open(&store).unwrap().common(), Some(&common_state(7)));
+}
+
+#[test]
+fn missing_common_state_is_noted_and_a_broken_one_refused() {
+    let store = sample();
+    store.remove(COMMON_FILE);
+    assert!(open(&store).unwrap().notes()[0].contains("no common state"));
+    store
+        .insert(COMMON_FILE, object_item(&Object::Int(1)).unwrap())
+        .unwrap();
+    assert!(matches!(open(&store), Err(Error::ItemMalformed { .. })));
+    store.insert(COMMON_FILE, b"".as_slice()).unwrap();
+    assert!(open(&store).is_err());
+}
+
+#[test]
+fn both_forms_of_the_description_are_accepted_and_other_formats_named() {
+    let store = sample();
+    let two_keys = r#"{"sharded_backend": "torch_dist", "sharded_backend_version": 1}"#;
+    store.insert(DESCRIPTION_FILE, two_keys).unwrap();
+    assert!(open(&store).is_ok());
+    for (text, slug) in [
+        (
+            r#"{"sharded_backend": "zarr", "sharded_backend_version": 1}"#,
+            "torch_dist/sharded-backend",
+        ),
+        (
+            r#"{"sharded_backend": "torch_dist", "sharded_backend_version": 2}"#,
+            "torch_dist/sharded-backend",
+        ),
+        (
+            r#"{"sharded_backend": 1}"#,
+            "torch_dist/sharded-description",
+        ),
+        ("[]", "torch_dist/sharded-description"),
+        ("{", "torch_dist/sharded-description"),
+    ] {
+        store.insert(DESCRIPTION_FILE, text).unwrap();
+        let error = open(&store).unwrap_err();
+        assert_eq!(error.slug(), slug, "{error}");
+    }
+}
+
+#[test]
+fn a_checkpoint_whose_last_step_is_missing_is_incomplete() {
+    let store = sample();
+    store.remove(METADATA_FILE);
+    let error = open(&store).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "checkpoint is incomplete: it has no .metadata (iter_0000042)"
+    );
+    assert_eq!(error.code(), 2);
+}
+
+#[test]
+fn absent_and_short_data_files_are_all_listed() {
+    let store = sample();
+    store.remove("__0_0.distcp");
+    let mut bytes = store.bytes("__0_1.distcp").unwrap();
+    bytes.pop();
+    store.insert("__0_1.distcp", bytes).unwrap();
+    let Err(Error::DataFiles { faults, .. }) = open(&store) else {
+        panic!()
+    };
+    assert_eq!(faults.len(), 2);
+    assert_eq!(
+        faults[0].to_string(),
+        "__0_0.distcp is absent (holds w and more)"
+    );
+    assert_eq!(faults[1].found, Some(faults[1].needed - 1));
+}
+
+#[test]
+fn items_that_share_bytes_are_refused() {
+    let store = sample();
+    change(&store, |metadata| {
+        let file = metadata.tensors["w"].chunks[0].file.clone();
+        let object = metadata
+            .objects
+            .get_mut("w._extra_state/shard_0_1")
+            .unwrap();
+        object.file = file;
+        object.offset = 64;
+        object.len = 64;
+    });
+    let error = open(&store).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("item overlaps that of w (iter_0000042/__0_0.distcp"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_item_of_another_dtype_or_shape_is_refused() {
+    let store = sample();
+    change(&store, |metadata| {
+        metadata.tensors.get_mut("w").unwrap().dtype = Dtype::F16
+    });
+    let checkpoint = open(&store).unwrap();
+    let chunk = checkpoint.metadata().tensors["w"].chunks[0].clone();
+    let error = checkpoint.locate("w", &chunk).unwrap_err();
+    assert!(
+        error.to_string().starts_with(
+            "item holds BF16 [2, 2], expected F16 [2, 2] (iter_0000042/__0_0.distcp, tensor w"
+        ),
+        "{error}"
+    );
+    let error = checkpoint.locate("v", &chunk).unwrap_err();
+    assert!(matches!(error, Error::NoSuchItem { .. }));
+    assert!(matches!(
+        checkpoint.object("v"),
+        Err(Error::NoSuchItem { .. })
+    ));
+}
+
+#[test]
+fn data_files_are_opened_once_and_not_all_kept_open() {
+    let store = sample();
+    for number in 0..200 {
+        store.insert(&format!("f{number}"), []).unwrap();
+    }
+    let checkpoint = open(&store).unwrap();
+    let first = checkpoint.source("f0").unwrap();
+    assert!(Arc::ptr_eq(&first, &checkpoint.source("f0").unwrap()));
+    for number in 0..200 {
+        checkpoint.source(&format!("f{number}")).unwrap();
+    }
+    assert_eq!(checkpoint.open_files.lock().unwrap().len(), MAX_OPEN_FILES);
+    assert!(checkpoint.source("absent").is_err());
+}
+
+#[test]
+fn a_cut_of_any_file_is_an_error_somewhere() {
+    let store = sample();
+    for file in [METADATA_FILE, COMMON_FILE, "__0_0.distcp", "__0_2.distcp"] {
+        let whole = store.bytes(file).unwrap();
+        for len in 0..whole.len() {
+            store.insert(file, &whole[..len]).unwrap();
+            assert!(open(&store).is_err(), "{file} cut at {len}");
+        }
+        store.insert(file, whole).unwrap();
+    }
+}

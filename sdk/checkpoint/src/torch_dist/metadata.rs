@@ -1,0 +1,120 @@
+//! `.metadata`: which tensors and objects a checkpoint holds, in which chunks, and where the chunks lie.
+//!
+//! The file is a pickle of `torch.distributed.checkpoint.metadata.Metadata`. Its object graph is:
+//!
+//! ```text
+//! Metadata
+//!   state_dict_metadata  {name: TensorStorageMetadata(properties, size, chunks) | BytesStorageMetadata}
+//!   storage_data         {MetadataIndex(fqn, offset): _StorageInfo(relative_path, offset, length)}
+//!   planner_data, storage_meta, version, all_local_plans, …     not needed, not read
+//! ```
+//!
+//! The two tables are joined here: a [`Chunk`] carries its place. Whatever this module returns has been checked as far as
+//! the file alone allows: chunks tile their tensors, each has one place, numbers fit, file names stay in the directory.
+//! Source: `torch/distributed/checkpoint/{metadata,filesystem}.py` of PyTorch 2.4 to 2.15.
+
+mod read;
+mod write;
+
+use std::collections::BTreeMap;
+
+use rialto_tensor::{Dtype, Location, Region, Shape, tiling_faults};
+
+use crate::Error;
+use crate::error::TensorTilingFault;
+
+const METADATA_MODULE: &str = "torch.distributed.checkpoint.metadata";
+const FILESYSTEM_MODULE: &str = "torch.distributed.checkpoint.filesystem";
+
+/// The contents of a checkpoint, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// The tensors.
+    pub tensors: BTreeMap<String, TensorEntry>,
+    /// The objects: pickles of something that is no tensor.
+    pub objects: BTreeMap<String, ObjectEntry>,
+    /// Tensors that Megatron-Core 0.8 to 0.15 stored in another shape than their own (flattened optimizer state), with
+    /// their own shape. They cannot be read as tensors and are not among `tensors`.
+    pub reformulated: BTreeMap<String, Shape>,
+}
+
+/// One tensor, whole and in chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorEntry {
+    /// Element type of every chunk.
+    pub dtype: Dtype,
+    /// Extents of the whole, in elements.
+    pub shape: Shape,
+    /// The parts, which tile the whole.
+    pub chunks: Vec<Chunk>,
+}
+
+/// A rectangle of a tensor, and the item that holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The part of the whole tensor, in elements.
+    pub region: Region,
+    /// The data file, relative to the checkpoint.
+    pub file: String,
+    /// Where the item begins in the file, in bytes.
+    pub offset: u64,
+    /// Bytes of the item: a whole `torch.save` stream, not only the elements.
+    pub len: u64,
+}
+
+/// The item that holds an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectEntry {
+    /// The data file, relative to the checkpoint.
+    pub file: String,
+    /// Where the item begins in the file, in bytes.
+    pub offset: u64,
+    /// Bytes of the item.
+    pub len: u64,
+}
+
+impl Metadata {
+    /// Decodes the file `.metadata`, executing nothing; `location` is what errors speak of.
+    ///
+    /// Errors: the `Pickle…` variants of [`Error`]; [`Error::MetadataMalformed`]; [`Error::Tensor`] for an unknown dtype
+    /// or an overflow; [`Error::UnsafeName`] for a data file outside the directory; [`Error::Tiling`] with every fault of
+    /// every tensor; [`Error::StoragePlaces`], [`Error::StorageStray`], [`Error::Transformed`].
+    pub fn decode(bytes: &[u8], location: &Location) -> Result<Metadata, Error> {
+        read::decode(bytes, location)
+    }
+
+    /// Encodes the file `.metadata`: the same bytes for the same contents, loadable by PyTorch 2.4 to 2.15 and by
+    /// Megatron-Core. [`Metadata::reformulated`] is not written.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        write::encode(self)
+    }
+
+    /// The chunk faults of all tensors. Errors: [`Error::Tiling`].
+    pub(crate) fn check_tiling(&self, location: &Location) -> Result<(), Error> {
+        let mut faults = Vec::new();
+        for (name, entry) in &self.tensors {
+            let regions: Vec<Region> = entry.chunks.iter().map(|c| c.region.clone()).collect();
+            faults.extend(
+                tiling_faults(&entry.shape, &regions)
+                    .into_iter()
+                    .map(|fault| TensorTilingFault {
+                        tensor: name.clone(),
+                        shape: entry.shape.clone(),
+                        fault,
+                    }),
+            );
+        }
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Tiling {
+                faults,
+                location: location.clone(),
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

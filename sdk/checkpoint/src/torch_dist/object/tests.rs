@@ -1,0 +1,182 @@
+//! Objects written and read back, and hostile ones.
+
+use super::*;
+use crate::store::{MemoryStore, Store};
+use crate::torch_dist::state::{common_state, empty_extra_state, no_extra_state, train_state};
+
+fn read(bytes: &[u8]) -> Result<Object, Error> {
+    let store = MemoryStore::new("m");
+    store.insert("f", bytes).unwrap();
+    let source = store.open("f").unwrap();
+    read_object(
+        source.as_ref(),
+        ByteRange::new(0, source.len()),
+        &Location::file("f"),
+    )
+}
+
+fn read_pickle(pickle: &[u8]) -> Result<Object, Error> {
+    let mut archive = ArchiveWriter::new(ROOT);
+    write_head(&mut archive, pickle);
+    read(&archive.finish())
+}
+
+fn text(text: &str) -> Object {
+    Object::Str(text.to_owned())
+}
+
+#[test]
+fn what_megatron_needs_is_read_back() {
+    for object in [
+        Object::None,
+        Object::Int(i64::MIN),
+        Object::Float(0.1),
+        text("Grüße"),
+        Object::Tuple(vec![Object::Bool(true), Object::List(Vec::new())]),
+        common_state(42),
+        train_state(3),
+        empty_extra_state(),
+        no_extra_state(),
+    ] {
+        assert_eq!(read(&object_item(&object).unwrap()).unwrap(), object);
+    }
+}
+
+#[test]
+fn tensor_bytes_in_an_object_are_aligned() {
+    let bytes = object_item(&train_state(0x0807_0605_0403_0201)).unwrap();
+    let at = bytes
+        .windows(8)
+        .position(|w| w == [1, 2, 3, 4, 5, 6, 7, 8])
+        .unwrap();
+    assert_eq!(at % 64, 0);
+}
+
+#[test]
+fn what_has_no_encoding_is_refused() {
+    let object = Object::List(vec![Object::Opaque("x.Y".to_owned()), Object::None]);
+    assert!(matches!(
+        object_item(&object),
+        Err(Error::ObjectOpaque { .. })
+    ));
+    let short = Object::scalar(Dtype::F32, &[0]);
+    assert_eq!(object_item(&short).unwrap_err().code(), 1);
+}
+
+#[test]
+fn a_hostile_call_is_opaque_and_nothing_more() {
+    let object = read_pickle(b"\x80\x02]cos\nsystem\nX\x04\x00\x00\x00exit\x85Ra.").unwrap();
+    assert_eq!(
+        object,
+        Object::List(vec![Object::Opaque("os.system".to_owned())])
+    );
+}
+
+#[test]
+fn an_ordered_dict_is_a_dict_and_a_doubled_key_keeps_its_last_value() {
+    let pickle =
+        b"\x80\x02ccollections\nOrderedDict\n)R(X\x01\x00\x00\x00aK\x01X\x01\x00\x00\x00aK\x02u.";
+    let expected = Object::Dict(vec![("a".to_owned(), Object::Int(2))]);
+    assert_eq!(read_pickle(pickle).unwrap(), expected);
+}
+
+#[test]
+fn values_that_are_not_of_the_subset_are_opaque() {
+    for (pickle, expected) in [
+        (
+            &b"\x80\x02}K\x01K\x02s."[..],
+            "dict with keys that are not text",
+        ),
+        (b"\x80\x04\x8f.", "set"),
+        (b"\x80\x04C\x01x.", "bytes"),
+        (
+            b"\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00.",
+            "int beyond 64 bits",
+        ),
+        (
+            b"\x80\x02cargparse\nNamespace\n)\x81}b.",
+            "argparse.Namespace",
+        ),
+        (b"\x80\x02ctorch\nbfloat16\n.", "torch.bfloat16"),
+    ] {
+        assert_eq!(
+            read_pickle(pickle).unwrap(),
+            Object::Opaque(expected.to_owned())
+        );
+    }
+}
+
+#[test]
+fn deep_circular_and_doubling_objects_end_in_an_error() {
+    let mut deep = vec![0x80, 2, b')'];
+    deep.resize(10_000, 0x85);
+    deep.push(b'.');
+    assert!(matches!(read_pickle(&deep), Err(Error::PickleLimit { .. })));
+
+    assert!(matches!(
+        read_pickle(b"\x80\x02]q\x00h\x00a."),
+        Err(Error::PickleLimit { .. })
+    ));
+
+    let mut doubling = vec![0x80, 2, b')', b'q', 0];
+    for _ in 0..60 {
+        doubling.extend([b'h', 0, 0x86, b'q', 0]);
+    }
+    doubling.push(b'.');
+    assert!(matches!(
+        read_pickle(&doubling),
+        Err(Error::PickleLimit { .. })
+    ));
+}
+
+#[test]
+fn text_shared_many_times_is_not_copied_without_end() {
+    let mut pickle = vec![0x80, 2, b'('];
+    pickle.push(b'X');
+    pickle.extend((1u32 << 20).to_le_bytes());
+    pickle.resize(pickle.len() + (1 << 20), b'a');
+    pickle.extend([b'q', 0]);
+    for _ in 0..100 {
+        pickle.extend([b'h', 0]);
+    }
+    pickle.extend(b"t.");
+    assert!(matches!(
+        read_pickle(&pickle),
+        Err(Error::PickleLimit { .. })
+    ));
+}
+
+#[test]
+fn a_tensor_that_claims_more_than_it_has_stays_opaque() {
+    let mut pickle = PickleWriter::new();
+    pickle.global("torch._utils", "_rebuild_tensor_v2");
+    pickle.mark();
+    pickle.mark();
+    pickle.text("storage");
+    pickle.global("torch", "ByteStorage");
+    pickle.text("0");
+    pickle.text("cpu");
+    pickle.uint(1);
+    pickle.tuple();
+    pickle.persistent_id();
+    pickle.uint(0);
+    pickle.int_tuple(&[1 << 40]);
+    pickle.int_tuple(&[0]);
+    pickle.bool(false);
+    pickle.none();
+    pickle.tuple();
+    pickle.reduce();
+    let mut archive = ArchiveWriter::new(ROOT);
+    write_head(&mut archive, &pickle.finish());
+    archive.aligned_record("data/0", b"x");
+    let expected = Object::Opaque(format!("tensor of {} bytes", 1u64 << 40));
+    assert_eq!(read(&archive.finish()).unwrap(), expected);
+}
+
+#[test]
+fn every_cut_of_an_object_is_an_error() {
+    let bytes = object_item(&common_state(1)).unwrap();
+    for len in 0..bytes.len() {
+        assert!(read(&bytes[..len]).is_err(), "cut at {len}");
+    }
+}

@@ -1,0 +1,277 @@
+//! Placing every item of a checkpoint before the first byte is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rialto_tensor::{ByteRange, Dtype, Location, Region, Shape};
+
+use super::item::TensorItem;
+use super::metadata::{Chunk, Metadata, ObjectEntry, TensorEntry};
+use super::zip::ALIGNMENT;
+use crate::Error;
+
+/// Something to be stored, in the order in which it is to lie in the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A part of a tensor, whose bytes come later.
+    Chunk {
+        /// The tensor.
+        name: String,
+        /// Element type.
+        dtype: Dtype,
+        /// Extents of the whole tensor.
+        shape: Shape,
+        /// The part.
+        region: Region,
+    },
+    /// An object, as [`object_item`](super::object_item) encodes it.
+    Object {
+        /// Its name.
+        name: String,
+        /// The whole item; objects of equal value share it.
+        bytes: Arc<[u8]>,
+    },
+}
+
+/// A file to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedFile {
+    /// `__0_0.distcp`, `__0_1.distcp`, and so on.
+    pub name: String,
+    /// Bytes, with the padding between items.
+    pub len: u64,
+}
+
+/// An item and its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedItem {
+    /// The tensor or object.
+    pub name: String,
+    /// The number of the file in [`FilePlan::files`].
+    pub file: usize,
+    /// Where the item begins in the file: a multiple of 64.
+    pub offset: u64,
+    /// What it consists of.
+    pub body: Body,
+}
+
+/// The bytes of an item, known or to come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A part of a tensor: prefix, data, suffix.
+    Chunk {
+        /// The part.
+        region: Region,
+        /// The layout.
+        item: TensorItem,
+    },
+    /// A whole item.
+    Object(Arc<[u8]>),
+}
+
+impl PlannedItem {
+    /// The bytes of the item in its file.
+    #[must_use]
+    pub fn bytes(&self) -> ByteRange {
+        let len = match &self.body {
+            Body::Chunk { item, .. } => item.len(),
+            Body::Object(bytes) => bytes.len() as u64,
+        };
+        ByteRange::new(self.offset, self.offset + len)
+    }
+
+    /// The hole for a chunk's data in its file: dense, row-major, little-endian, from a multiple of 64 on.
+    #[must_use]
+    pub fn data(&self) -> Option<ByteRange> {
+        match &self.body {
+            Body::Chunk { item, .. } => {
+                let start = self.offset + item.data_offset();
+                Some(ByteRange::new(start, start + item.data_len()))
+            }
+            Body::Object(_) => None,
+        }
+    }
+}
+
+/// The data files of a checkpoint to be written, and the metadata that will describe them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePlan {
+    files: Vec<PlannedFile>,
+    items: Vec<PlannedItem>,
+    metadata: Metadata,
+}
+
+impl FilePlan {
+    /// Places `contents` in the order given, beginning a file when the next item would carry the last one beyond
+    /// `max_file_bytes`. An item that is larger than that gets a file of its own.
+    ///
+    /// Errors: [`Error::PlanConflict`] for a name that is planned with two dtypes or shapes, or twice as an object;
+    /// [`Error::Tiling`] with every fault of every tensor; [`Error::Tensor`] for a shape that overflows.
+    pub fn new(
+        contents: impl IntoIterator<Item = Content>,
+        max_file_bytes: u64,
+    ) -> Result<FilePlan, Error> {
+        let mut plan = FilePlan {
+            files: Vec::new(),
+            items: Vec::new(),
+            metadata: Metadata::default(),
+        };
+        for content in contents {
+            plan.place(content, max_file_bytes)?;
+        }
+        let location = Location::default();
+        plan.metadata.check_tiling(&location)?;
+        plan.check_places()?;
+        Ok(plan)
+    }
+
+    /// The files.
+    #[must_use]
+    pub fn files(&self) -> &[PlannedFile] {
+        &self.files
+    }
+
+    /// The items, file by file, in order of their offsets.
+    #[must_use]
+    pub fn items(&self) -> &[PlannedItem] {
+        &self.items
+    }
+
+    /// What `.metadata` will say.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn place(&mut self, content: Content, max_file_bytes: u64) -> Result<(), Error> {
+        let (name, body) = match content {
+            Content::Chunk {
+                name,
+                dtype,
+                shape,
+                region,
+            } => {
+                self.declare(&name, dtype, &shape)?;
+                let item = TensorItem::plan(dtype, &region.shape())
+                    .map_err(|error| located(error, &name))?;
+                (name, Body::Chunk { region, item })
+            }
+            Content::Object { name, bytes } => {
+                let is_known = self.metadata.tensors.contains_key(&name)
+                    || self.metadata.objects.contains_key(&name);
+                if is_known {
+                    return Err(conflict(&name));
+                }
+                (name, Body::Object(bytes))
+            }
+        };
+        let mut item = PlannedItem {
+            name,
+            file: 0,
+            offset: 0,
+            body,
+        };
+        let len = item.bytes().len();
+        let (file, offset) = self.next_place(len, max_file_bytes);
+        item.file = file;
+        item.offset = offset;
+        self.files[file].len = offset + len;
+        self.describe(&item, len);
+        self.items.push(item);
+        Ok(())
+    }
+
+    fn next_place(&mut self, len: u64, max_file_bytes: u64) -> (usize, u64) {
+        // Python counts file positions in 63 bits.
+        let max = max_file_bytes.min(i64::MAX as u64);
+        if let Some(file) = self.files.last() {
+            let offset = file.len.checked_next_multiple_of(ALIGNMENT);
+            let end = offset.and_then(|offset| offset.checked_add(len));
+            if let (Some(offset), Some(end)) = (offset, end)
+                && end <= max
+            {
+                return (self.files.len() - 1, offset);
+            }
+        }
+        self.files.push(PlannedFile {
+            name: format!("__0_{}.distcp", self.files.len()),
+            len: 0,
+        });
+        (self.files.len() - 1, 0)
+    }
+
+    /// Makes the entry of a tensor, or checks that an earlier chunk made the same one.
+    fn declare(&mut self, name: &str, dtype: Dtype, shape: &Shape) -> Result<(), Error> {
+        if self.metadata.objects.contains_key(name) {
+            return Err(conflict(name));
+        }
+        let entry = self.metadata.tensors.entry(name.to_owned());
+        let entry = entry.or_insert_with(|| TensorEntry {
+            dtype,
+            shape: shape.clone(),
+            chunks: Vec::new(),
+        });
+        if entry.dtype != dtype || entry.shape != *shape {
+            return Err(conflict(name));
+        }
+        Ok(())
+    }
+
+    fn describe(&mut self, item: &PlannedItem, len: u64) {
+        let file = self.files[item.file].name.clone();
+        let offset = item.offset;
+        match &item.body {
+            Body::Chunk { region, .. } => {
+                let entry = self.metadata.tensors.get_mut(&item.name);
+                entry
+                    .expect("declared before it was placed")
+                    .chunks
+                    .push(Chunk {
+                        region: region.clone(),
+                        file,
+                        offset,
+                        len,
+                    });
+            }
+            Body::Object(_) => {
+                let entry = ObjectEntry { file, offset, len };
+                self.metadata.objects.insert(item.name.clone(), entry);
+            }
+        }
+    }
+
+    /// Chunks are found by their offsets, so two of them (one empty) must not have the same.
+    fn check_places(&self) -> Result<(), Error> {
+        let tensors: &BTreeMap<String, TensorEntry> = &self.metadata.tensors;
+        for (name, entry) in tensors {
+            let mut offsets = BTreeSet::new();
+            if !entry
+                .chunks
+                .iter()
+                .all(|chunk| offsets.insert(chunk.region.offsets()))
+            {
+                return Err(conflict(name));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn conflict(name: &str) -> Error {
+    Error::PlanConflict {
+        location: Location::tensor(name),
+    }
+}
+
+fn located(error: Error, name: &str) -> Error {
+    match error {
+        Error::Tensor { source, location } => Error::Tensor {
+            location: location.with_tensor(name),
+            source,
+        },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! Places of items.
+
+use super::*;
+
+fn chunk(name: &str, shape: impl Into<Shape>, region: Region) -> Content {
+    Content::Chunk {
+        name: name.to_owned(),
+        dtype: Dtype::Bf16,
+        shape: shape.into(),
+        region,
+    }
+}
+
+fn whole(name: &str, extents: [u64; 2]) -> Content {
+    chunk(name, extents, Region::whole(&Shape::new(extents)))
+}
+
+fn object(name: &str) -> Content {
+    Content::Object {
+        name: name.to_owned(),
+        bytes: vec![1; 100].into(),
+    }
+}
+
+#[test]
+fn items_follow_each_other_aligned_and_without_overlap() {
+    let contents = [
+        whole("a", [3, 5]),
+        object("o/shard_0_1"),
+        chunk("b", [4, 4], Region::new([0, 0], [1, 4])),
+        chunk("b", [4, 4], Region::new([1, 0], [3, 4])),
+    ];
+    let plan = FilePlan::new(contents, u64::MAX).unwrap();
+    assert_eq!(plan.files().len(), 1);
+    let mut end = 0;
+    for item in plan.items() {
+        let bytes = item.bytes();
+        assert!(bytes.start >= end && bytes.start < end + 64 && bytes.start % 64 == 0);
+        end = bytes.end;
+        if let Some(data) = item.data() {
+            assert_eq!(data.start % 64, 0);
+            assert!(data.start > bytes.start && data.end < bytes.end);
+        }
+    }
+    assert_eq!(plan.files()[0].len, end);
+    let decoded = Metadata::decode(&plan.metadata().encode(), &Location::default()).unwrap();
+    assert_eq!(&decoded, plan.metadata());
+}
+
+#[test]
+fn a_full_file_is_followed_by_another_and_a_large_item_has_its_own() {
+    let contents = [
+        whole("a", [1, 1]),
+        whole("b", [1, 1]),
+        whole("c", [100, 100]),
+        whole("d", [1, 1]),
+    ];
+    let plan = FilePlan::new(contents, 2048).unwrap();
+    let names: Vec<&str> = plan.files().iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["__0_0.distcp", "__0_1.distcp", "__0_2.distcp"]);
+    let files: Vec<usize> = plan.items().iter().map(|item| item.file).collect();
+    assert_eq!(files, [0, 0, 1, 2]);
+    assert!(plan.files()[0].len <= 2048);
+    assert!(plan.files()[1].len > 20_000);
+}
+
+#[test]
+fn nothing_to_store_needs_no_file() {
+    let plan = FilePlan::new([], 1).unwrap();
+    assert!(plan.files().is_empty() && plan.items().is_empty());
+}
+
+#[test]
+fn conflicting_contents_are_refused() {
+    let half = |shape: [u64; 2]| chunk("a", shape, Region::new([0, 0], [1, 2]));
+    for contents in [
+        vec![object("o"), object("o")],
+        vec![whole("a", [1, 1]), object("a")],
+        vec![object("a"), whole("a", [1, 1])],
+        vec![half([2, 2]), half([3, 2])],
+        // An empty chunk where another chunk lies could not be told from it by its offsets.
+        vec![
+            whole("a", [2, 2]),
+            chunk("a", [2, 2], Region::new([0, 0], [0, 2])),
+        ],
+    ] {
+        let error = FilePlan::new(contents, 1 << 20).unwrap_err();
+        assert!(matches!(error, Error::PlanConflict { .. }), "{error}");
+    }
+    let error = FilePlan::new([half([2, 2])], 1 << 20).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("a [2, 2]: [1, 0]+[1, 2] is not covered"),
+        "{error}"
+    );
+    let error = FilePlan::new([whole("big", [1 << 40, 1 << 40])], 1 << 20).unwrap_err();
+    assert!(error.to_string().contains("tensor big"), "{error}");
+}

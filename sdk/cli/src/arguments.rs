@@ -1,0 +1,222 @@
+//! What the user wrote, before it means anything.
+
+use std::path::PathBuf;
+
+use bytesize::ByteSize;
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use rialto_bridge::{Mesh, MtpPolicy};
+use rialto_engine::{DtypeChoice, ExportOptions, Options};
+
+/// Moves large models between Hugging Face checkpoints and Megatron-Core checkpoints, bit for bit.
+#[derive(Debug, Parser)]
+#[command(name = "rialto", version = version(), max_term_width = 110, propagate_version = false)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The version, and that of the contract with plugins.
+fn version() -> String {
+    format!("{} (plugin abi {})", env!("CARGO_PKG_VERSION"), rialto_abi::decl::ABI_CRATE_VERSION)
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// Print the result as one JSON document on stdout, also on failure
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// A plugin library to look in first; may be given more than once
+    #[arg(long, global = true, value_name = "PATH")]
+    pub(crate) plugin: Vec<PathBuf>,
+    /// When to color: NO_COLOR and CLICOLOR_FORCE are obeyed by `auto`
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: ColorWhen,
+    /// Print only errors on stderr
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// Say more on stderr: -v stages, -vv tensors
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ColorWhen {
+    Auto,
+    Always,
+    Never,
+}
+
+impl ColorWhen {
+    /// Decides for every stream that is printed to later.
+    pub(crate) fn write_global(self) {
+        let choice = match self {
+            ColorWhen::Auto => anstream::ColorChoice::Auto,
+            ColorWhen::Always => anstream::ColorChoice::Always,
+            ColorWhen::Never => anstream::ColorChoice::Never,
+        };
+        choice.write_global();
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Convert a Hugging Face checkpoint into a Megatron run directory
+    Import(Import),
+    /// Convert a Megatron checkpoint into a Hugging Face directory
+    Export(Export),
+    /// Show what an import or export would do, without doing it
+    Plan(Plan),
+    /// Show what a checkpoint holds
+    Inspect(Inspect),
+    /// List plugins, or check one
+    Plugin(Plugin),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: rialto import glm-5.2 run --mtp drop")]
+pub(crate) struct Import {
+    /// Hugging Face directory; it is only read
+    pub(crate) source: PathBuf,
+    /// Run directory to create: tracker file and iter_0000000
+    pub(crate) target: PathBuf,
+    #[command(flatten)]
+    pub(crate) options: ImportOptions,
+    /// Replace the target if it exists, as a whole and only when the new one is complete
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// What a user may ask of an import; `plan` takes the same.
+#[derive(Debug, Args)]
+pub(crate) struct ImportOptions {
+    /// Tensor parallel size
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    tp: u64,
+    /// Pipeline parallel size
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pp: u64,
+    /// Expert parallel size
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    ep: u64,
+    /// Tensor parallel size inside an expert
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    etp: u64,
+    /// Multi-token-prediction layers
+    #[arg(long, value_name = "WHAT", default_value = "keep")]
+    mtp: Mtp,
+    /// Dtype of the weights written; a router's correction bias keeps F32
+    #[arg(long, value_name = "DTYPE", default_value = "keep")]
+    dtype: Dtype,
+}
+
+impl ImportOptions {
+    pub(crate) fn resolve(&self) -> Options {
+        let mesh = Mesh { tp: self.tp, pp: self.pp, ep: self.ep, etp: self.etp };
+        let mtp = match self.mtp {
+            Mtp::Keep => MtpPolicy::Keep,
+            Mtp::Drop => MtpPolicy::Drop,
+        };
+        Options { mesh, mtp, dtype: self.dtype.resolve() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Mtp {
+    /// Convert them
+    Keep,
+    /// Leave them out
+    Drop,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Dtype {
+    /// As stored
+    Keep,
+    /// BF16, as Megatron narrows
+    Bf16,
+}
+
+impl Dtype {
+    fn resolve(self) -> DtypeChoice {
+        match self {
+            Dtype::Keep => DtypeChoice::Keep,
+            Dtype::Bf16 => DtypeChoice::Bf16,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: rialto export run glm-5.2-exported")]
+pub(crate) struct Export {
+    /// Run directory or iteration directory; it is only read
+    pub(crate) source: PathBuf,
+    /// Hugging Face directory to create
+    pub(crate) target: PathBuf,
+    #[command(flatten)]
+    pub(crate) options: ExportFlags,
+    /// Replace the target if it exists, as a whole and only when the new one is complete
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// What a user may ask of an export.
+#[derive(Debug, Args)]
+pub(crate) struct ExportFlags {
+    /// Hugging Face directory whose config and side files are taken instead of those kept at import
+    #[arg(long, value_name = "DIR")]
+    pub(crate) reference: Option<PathBuf>,
+    /// Dtype of the weights written; a router's correction bias keeps F32
+    #[arg(long, value_name = "DTYPE", default_value = "keep")]
+    dtype: Dtype,
+    /// Largest shard, such as 5GiB or 500MB
+    #[arg(long, value_name = "SIZE", default_value = "5GiB")]
+    max_shard_size: ByteSize,
+}
+
+impl ExportFlags {
+    pub(crate) fn resolve(&self) -> ExportOptions {
+        ExportOptions { dtype: self.dtype.resolve(), max_shard_bytes: self.max_shard_size.as_u64() }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: rialto plan glm-5.2 --mtp drop --json\n\n\
+    A directory that holds only config.json is planned in the published dtypes.\n\
+    A Megatron checkpoint is planned for export.")]
+pub(crate) struct Plan {
+    /// Checkpoint of either format, or a directory that holds only config.json
+    pub(crate) path: PathBuf,
+    #[command(flatten)]
+    pub(crate) options: ImportOptions,
+    /// Hugging Face directory whose config an export would take
+    #[arg(long, value_name = "DIR")]
+    pub(crate) reference: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: rialto inspect run --json")]
+pub(crate) struct Inspect {
+    /// Checkpoint of either format
+    pub(crate) path: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Plugin {
+    #[command(subcommand)]
+    pub(crate) command: PluginCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PluginCommand {
+    /// List the plugins found, in search order, and the files that are none
+    List,
+    /// Check every step of loading one library
+    #[command(after_help = "Example: rialto plugin check librialto_glm5.so --json")]
+    Check {
+        /// The library
+        path: PathBuf,
+    },
+}

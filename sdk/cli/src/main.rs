@@ -1,0 +1,62 @@
+//! `rialto`: moves models between Hugging Face and Megatron-Core checkpoints.
+//!
+//! The result goes to stdout, everything for people to stderr; `--json` makes the result one document.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod bar;
+mod command;
+mod families;
+mod failure;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::arguments::{Arguments, Command};
+use crate::output::Output;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    arguments.common.color.write_global();
+    listen(&arguments);
+    let output = Output::new(&arguments.common);
+    let result = match &arguments.command {
+        Command::Import(import) => command::import::run(import, &arguments.common, &output),
+        Command::Export(export) => command::export::run(export, &arguments.common, &output),
+        Command::Plan(plan) => command::plan::run(plan, &arguments.common, &output),
+        Command::Inspect(inspect) => command::inspect::run(inspect, &output),
+        Command::Plugin(plugin) => command::plugin::run(plugin, &arguments.common, &output),
+    };
+    output.finish(result)
+}
+
+/// Wrong usage, `--help` and `--version`. A machine that asked for JSON gets its document also now.
+fn usage(error: &clap::Error) -> ExitCode {
+    let asked_for_json = std::env::args_os().any(|argument| argument == "--json");
+    if asked_for_json && error.use_stderr() {
+        let rendered = error.render().to_string();
+        let message = rendered.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        let failure = failure::Failure::usage(&message);
+        return Output::json().finish(Err(failure));
+    }
+    // Nothing can be done about a closed terminal.
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(failure::USAGE) } else { ExitCode::SUCCESS }
+}
+
+fn listen(arguments: &Arguments) {
+    let level = match (arguments.common.quiet, arguments.common.verbose) {
+        (true, _) => LevelFilter::ERROR,
+        (false, 0) => LevelFilter::WARN,
+        (false, 1) => LevelFilter::INFO,
+        (false, 2) => LevelFilter::DEBUG,
+        (false, _) => LevelFilter::TRACE,
+    };
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).without_time().init();
+}

@@ -1,0 +1,123 @@
+//! The one error type of this crate.
+
+use thiserror::Error as ThisError;
+
+/// What can be wrong with a conversion.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum Error {
+    /// The checkpoint, or the place it lies in.
+    #[error(transparent)]
+    Checkpoint(#[from] rialto_checkpoint::Error),
+    /// The family, its rules, or the config.
+    #[error(transparent)]
+    Bridge(#[from] rialto_bridge::Error),
+    /// A dtype or a shape.
+    #[error(transparent)]
+    Tensor(#[from] rialto_tensor::Error),
+    /// The family does not take the config.
+    #[error("the family does not take this config: {reason}")]
+    NotClaimed {
+        /// Its reason.
+        reason: String,
+    },
+    /// A plan from a config alone was asked to move weights.
+    #[error("{place} holds no weights, only a config")]
+    NoWeights {
+        /// The directory.
+        place: String,
+    },
+    /// A Megatron checkpoint without a config, and no reference that has one.
+    #[error("no config.json for {place}: looked for {}", searched.join(" and "))]
+    NoConfig {
+        /// The checkpoint.
+        place: String,
+        /// Every place searched.
+        searched: Vec<String>,
+    },
+    /// A reference that is another model.
+    #[error("reference {reference} is another model than {place}: {}", differences.join("; "))]
+    ReferenceDiffers {
+        /// The reference directory.
+        reference: String,
+        /// The checkpoint.
+        place: String,
+        /// Each field that differs, with both values.
+        differences: Vec<String>,
+    },
+    /// The family's layers do not fall into the stages once.
+    #[error("pipeline layout of {stages} stages does not hold layers 0..{layers} once")]
+    Layout {
+        /// Number of stages.
+        stages: usize,
+        /// Number of layers.
+        layers: u64,
+    },
+    /// The caller asked to stop.
+    #[error("stopped on request; nothing was kept")]
+    Cancelled,
+}
+
+impl Error {
+    /// Kinds of this crate as (slug, code); `docs/errors.md` lists them.
+    pub const KINDS: &'static [(&'static str, u32)] = &[
+        ("engine/not-claimed", 3),
+        ("engine/no-weights", 2),
+        ("engine/no-config", 2),
+        ("engine/reference-differs", 1),
+        ("engine/layout", 13),
+        ("engine/cancelled", 9),
+    ];
+
+    /// The status code; see `docs/errors.md`.
+    #[must_use]
+    pub fn code(&self) -> u32 {
+        match self {
+            Error::Checkpoint(error) => error.code(),
+            Error::Bridge(error) => error.code(),
+            Error::Tensor(error) => error.code(),
+            _ => Error::KINDS.iter().find(|(slug, _)| *slug == self.slug()).map_or(13, |(_, code)| *code),
+        }
+    }
+
+    /// The stable name of this kind of error; see `docs/errors.md`.
+    #[must_use]
+    pub fn slug(&self) -> &str {
+        match self {
+            Error::Checkpoint(error) => error.slug(),
+            Error::Bridge(error) => error.slug(),
+            Error::Tensor(error) => error.slug(),
+            Error::NotClaimed { .. } => "engine/not-claimed",
+            Error::NoWeights { .. } => "engine/no-weights",
+            Error::NoConfig { .. } => "engine/no-config",
+            Error::ReferenceDiffers { .. } => "engine/reference-differs",
+            Error::Layout { .. } => "engine/layout",
+            Error::Cancelled => "engine/cancelled",
+        }
+    }
+
+    /// What to do about it, if there is one thing to do.
+    #[must_use]
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Error::Checkpoint(error) => error.help(),
+            Error::Bridge(error) => error.help(),
+            Error::NoWeights { .. } => Some("`rialto plan` works on a config alone; import needs the weights".to_owned()),
+            Error::NoConfig { .. } => {
+                Some("give a Hugging Face directory of the same model with `--reference DIR`".to_owned())
+            }
+            Error::ReferenceDiffers { .. } => Some("give the directory this checkpoint was imported from".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// The findings behind an error that collects them.
+    #[must_use]
+    pub fn findings(&self) -> Vec<String> {
+        match self {
+            Error::Bridge(error) => error.findings(),
+            Error::ReferenceDiffers { differences, .. } => differences.clone(),
+            _ => Vec::new(),
+        }
+    }
+}

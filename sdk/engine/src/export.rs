@@ -1,0 +1,311 @@
+//! Megatron to Hugging Face: the plan, and running it.
+
+use std::sync::Arc;
+
+use rialto_bridge::mapping::ParamBinding;
+use rialto_bridge::{
+    Bridge, Claim, ConfigEdit, MapOptions, Mapping, ModelSpec, MtpPolicy, Piece, RawConfig, StoredTensor,
+};
+use rialto_checkpoint::hf::{self, HfPlan, INDEX_FILE};
+use rialto_checkpoint::store::{FileEntry, Store, Subdirectory, Target};
+use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
+use rialto_tensor::{Dtype, Region};
+use serde_json::Value;
+
+use crate::array::{Array, Bytes, Extent, Handle};
+use crate::assemble::{BAND_BYTES, Part, assemble};
+use crate::side_files::{SOURCE_DIRECTORY, copy, write};
+use crate::summary::{self, Direction, Side, Summary};
+use crate::{Error, ExportOptions, Progress, order};
+
+/// A Megatron checkpoint and the Hugging Face directory its config comes from: opened, not yet understood by a family.
+#[derive(Debug)]
+pub struct MegatronSource {
+    run: RunDirectory,
+    checkpoint: TorchDistCheckpoint,
+    config: ConfigSource,
+    /// The config kept at import, when a reference takes its place.
+    stored: Option<RawConfig>,
+}
+
+/// Where the config and the side files of an export come from.
+#[derive(Debug)]
+pub struct ConfigSource {
+    /// The config.
+    pub config: RawConfig,
+    /// Its directory.
+    pub store: Arc<dyn Store>,
+    /// The side files beside it.
+    pub side_files: Vec<FileEntry>,
+}
+
+impl MegatronSource {
+    /// Opens a run directory or an iteration directory, and finds the config: in `reference` if one is given, else where
+    /// an import kept it. Errors: [`Error::NoConfig`], and what is wrong with the checkpoint.
+    pub fn open(store: Arc<dyn Store>, reference: Option<Arc<dyn Store>>) -> Result<MegatronSource, Error> {
+        let run = RunDirectory::resolve(store)?;
+        let checkpoint = TorchDistCheckpoint::open(Arc::clone(&run.store))?;
+        let kept: Arc<dyn Store> = Arc::new(Subdirectory::new(Arc::clone(&run.store), SOURCE_DIRECTORY.trim_end_matches('/'))?);
+        let has_config = kept.files()?.iter().any(|file| file.name == hf::CONFIG_FILE);
+        let stored = if has_config { Some(RawConfig::parse(&hf::read_config(kept.as_ref())?)?) } else { None };
+        let (config, stored) = match (reference, stored) {
+            (Some(reference), stored) => {
+                let config = RawConfig::parse(&hf::read_config(reference.as_ref())?)?;
+                let side_files = hf::side_files(reference.as_ref())?;
+                (ConfigSource { config, store: reference, side_files }, stored)
+            }
+            (None, Some(config)) => {
+                let side_files = kept.files()?.into_iter().filter(|file| file.name != hf::CONFIG_FILE).collect();
+                (ConfigSource { config, store: kept, side_files }, None)
+            }
+            (None, None) => {
+                let searched = vec![format!("{}/{SOURCE_DIRECTORY}{}", run.store.name(), hf::CONFIG_FILE), "--reference".to_owned()];
+                return Err(Error::NoConfig { place: run.store.name().to_owned(), searched });
+            }
+        };
+        Ok(MegatronSource { run, checkpoint, config, stored })
+    }
+
+    /// The config, for finding the family that takes it.
+    #[must_use]
+    pub fn config(&self) -> &RawConfig {
+        &self.config.config
+    }
+
+    /// The checkpoint itself.
+    #[must_use]
+    pub fn checkpoint(&self) -> &TorchDistCheckpoint {
+        &self.checkpoint
+    }
+
+    /// Refuses a reference whose sizes are not those of the config kept at import.
+    fn check_reference(&self, family: &dyn Bridge, spec: &ModelSpec, options: &MapOptions) -> Result<(), Error> {
+        let Some(stored) = &self.stored else { return Ok(()) };
+        let stored = family.map_config(stored, options)?;
+        let mut differences = Vec::new();
+        let (ours, theirs) = (serde_json::json!(stored.dims), serde_json::json!(spec.dims));
+        let pairs = [(&ours, &theirs), (&stored.extra, &spec.extra)];
+        for (ours, theirs) in pairs {
+            let fields = ours.as_object().into_iter().flatten();
+            let changed = fields.filter(|(key, value)| theirs.get(key) != Some(value));
+            let line = |(key, value): (&String, &Value)| {
+                let found = theirs.get(key).map_or_else(|| "absent".to_owned(), Value::to_string);
+                format!("{key} is {found} in the reference, {value} at import")
+            };
+            differences.extend(changed.map(line));
+        }
+        if differences.is_empty() {
+            return Ok(());
+        }
+        let (reference, place) = (self.config.store.name().to_owned(), self.run.store.name().to_owned());
+        Err(Error::ReferenceDiffers { reference, place, differences })
+    }
+}
+
+/// All that an export will do, before it does anything.
+#[derive(Debug)]
+pub struct ExportPlan {
+    source: MegatronSource,
+    edits: Vec<ConfigEdit>,
+    mapping: Mapping,
+    binding: ParamBinding,
+    inventory: Vec<StoredTensor>,
+    /// For each tensor of `files`, its position in the mapping.
+    ordered: Vec<usize>,
+    files: HfPlan,
+    summary: Summary,
+}
+
+impl ExportPlan {
+    /// Plans the export of a Megatron checkpoint. Whether it has multi-token prediction is read from its keys.
+    ///
+    /// Reads metadata, never weights. Errors: what is wrong with the config or the mapping, all of it.
+    pub fn new(family: &dyn Bridge, source: MegatronSource, options: &ExportOptions) -> Result<ExportPlan, Error> {
+        let config = source.config();
+        let reason = match family.claim(config)? {
+            Claim::Yes { reason, .. } => reason,
+            Claim::No { reason } => return Err(Error::NotClaimed { reason }),
+        };
+        let inventory = inventory(&source.checkpoint);
+        let mut map_options = MapOptions::default();
+        let mut spec = family.map_config(config, &map_options)?;
+        let mut mapping = family.weight_map(&spec)?.resolve()?;
+        if spec.dims.mtp_layers > 0 && !mapping.holds_mtp(inventory.iter().map(|stored| stored.name.as_str())) {
+            map_options.mtp = MtpPolicy::Absent;
+            spec = family.map_config(config, &map_options)?;
+            mapping = family.weight_map(&spec)?.resolve()?;
+        }
+        source.check_reference(family, &spec, &map_options)?;
+        let binding = mapping.bind_params(&inventory)?;
+
+        let mut ordered: Vec<usize> = (0..mapping.tensors().len()).collect();
+        ordered.sort_by(|&a, &b| order::natural(&mapping.tensors()[a].name, &mapping.tensors()[b].name));
+        let stored = stored_dtypes(&mapping, &binding, &inventory);
+        let tensors = ordered.iter().map(|&position| {
+            let tensor = &mapping.tensors()[position];
+            let dtype = options.dtype.target(stored[position], mapping.rule(tensor.rule))?;
+            Ok((tensor.name.clone(), dtype, tensor.shape.clone()))
+        });
+        let tensors = tensors.collect::<Result<Vec<_>, Error>>()?;
+        let files = HfPlan::new(tensors.clone(), options.max_shard_bytes)?;
+        let edits = family.unmap_config(&spec, config)?;
+
+        let mut summary = Summary {
+            direction: Direction::Export,
+            release: spec.release.clone(),
+            reason,
+            architecture: spec.architecture.clone(),
+            mesh: None,
+            dtype: options.dtype,
+            layers: spec.dims.layers,
+            mtp_layers: spec.dims.mtp_layers,
+            source: Side { objects: source.checkpoint.metadata().objects.len() as u64, ..Side::default() },
+            target: Side { files: files.shards.len() as u64, ..Side::default() },
+            groups: summary::groups(&mapping)?,
+            skipped: Vec::new(),
+            stages: Vec::new(),
+            side_files: source.config.side_files.len() as u64,
+            peak_host_bytes: 2 * BAND_BYTES + files.index_bytes.len() as u64,
+            notices: vec![source.run.note.clone()],
+        };
+        for &position in &binding.params {
+            summary.source.add(inventory[position].shape.elements()?, inventory[position].dtype);
+        }
+        for (_, dtype, shape) in &tensors {
+            summary.target.add(shape.elements()?, *dtype);
+        }
+        summary.notices.extend(summary::spec_notices(&spec));
+        summary.notices.extend(source.checkpoint.notes().iter().cloned());
+        summary.notices.extend(edits.iter().map(|edit| edit_notice(edit, config)));
+        tracing::info!(target: "rialto::engine", tensors = summary.target.tensors, "export planned");
+        Ok(ExportPlan { source, edits, mapping, binding, inventory, ordered, files, summary })
+    }
+
+    /// What it will do, in numbers.
+    #[must_use]
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// The tensors, params and pieces.
+    #[must_use]
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Writes the Hugging Face directory into `target` and commits it.
+    ///
+    /// Errors: what the stores say; [`Error::Cancelled`]. After any error the target is as it was before.
+    pub fn run(&self, target: Box<dyn Target>, progress: &dyn Progress) -> Result<(), Error> {
+        progress.begin("export", self.summary.target.bytes);
+        let written = self.write_all(target.as_ref(), progress);
+        progress.end();
+        written?;
+        target.commit()?;
+        tracing::info!(target: "rialto::engine", bytes = self.summary.target.bytes, "export committed");
+        Ok(())
+    }
+
+    fn write_all(&self, target: &dyn Target, progress: &dyn Progress) -> Result<(), Error> {
+        let pieces = by_tensor(&self.mapping);
+        let mut next = self.ordered.iter();
+        for shard in &self.files.shards {
+            let sink = target.create(&shard.name)?;
+            sink.write_at(0, &shard.header_bytes)?;
+            // Shards take the tensors in the order in which they were planned.
+            for (planned, &position) in shard.tensors.iter().zip(next.by_ref()) {
+                let mut offset = planned.range.start;
+                self.write_tensor(position, &pieces[position], planned.dtype, &mut |band| {
+                    if progress.is_cancelled() {
+                        return Err(Error::Cancelled);
+                    }
+                    sink.write_at(offset, band)?;
+                    offset += band.len() as u64;
+                    progress.advance(band.len() as u64);
+                    Ok(())
+                })?;
+            }
+            sink.sync()?;
+        }
+        let config = &self.source.config;
+        write(target, hf::CONFIG_FILE, config.config.edited(&self.edits).as_bytes())?;
+        copy(config.store.as_ref(), &config.side_files, target, "")?;
+        write(target, INDEX_FILE, &self.files.index_bytes)
+    }
+
+    fn write_tensor(
+        &self,
+        position: usize,
+        pieces: &[&Piece],
+        dtype: Dtype,
+        emit: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let arrays = pieces.iter().map(|piece| self.param(piece)).collect::<Result<Vec<_>, _>>()?;
+        let parts: Vec<Part<'_>> = pieces
+            .iter()
+            .zip(&arrays)
+            .map(|(piece, array)| Part { output: &piece.tensor_region, array, input: &piece.param_region })
+            .collect();
+        let stored = arrays.first().map_or(dtype, |array| array.dtype);
+        assemble(&Region::whole(&self.mapping.tensors()[position].shape), stored, dtype, &parts, emit)
+    }
+
+    /// The chunks of a param that a piece touches.
+    fn param(&self, piece: &Piece) -> Result<Array<'_>, Error> {
+        let stored = &self.inventory[self.binding.params[piece.param]];
+        let checkpoint = &self.source.checkpoint;
+        let chunks = &checkpoint.metadata().tensors[&stored.name].chunks;
+        let touched = chunks.iter().filter(|chunk| chunk.region.intersection(&piece.param_region).is_some());
+        let extents = touched.map(|chunk| {
+            let located = checkpoint.locate(&stored.name, chunk)?;
+            let source = checkpoint.source(&chunk.file)?;
+            let bytes = match located.dense_bytes() {
+                Some(range) => Bytes::File { source: Handle::Shared(source), offset: range.start },
+                None => Bytes::Memory(located.read(source.as_ref())?),
+            };
+            Ok(Extent { region: chunk.region.clone(), bytes })
+        });
+        let extents = extents.collect::<Result<Vec<_>, Error>>()?;
+        Ok(Array { dtype: stored.dtype, extents })
+    }
+}
+
+/// What the checkpoint holds, in the words of the mapping.
+fn inventory(checkpoint: &TorchDistCheckpoint) -> Vec<StoredTensor> {
+    let stored = checkpoint.metadata().tensors.iter().map(|(name, entry)| StoredTensor {
+        name: name.clone(),
+        dtype: entry.dtype,
+        shape: entry.shape.clone(),
+        place: entry.chunks.first().map(|chunk| chunk.file.clone()).unwrap_or_default(),
+    });
+    stored.collect()
+}
+
+/// The stored dtype of each tensor: that of the param its first piece lies in.
+fn stored_dtypes(mapping: &Mapping, binding: &ParamBinding, inventory: &[StoredTensor]) -> Vec<Dtype> {
+    let nominal = mapping.tensors().iter().map(|tensor| mapping.rule(tensor.rule).dtype.accepts[0]);
+    let mut dtypes: Vec<Dtype> = nominal.collect();
+    for piece in mapping.pieces() {
+        dtypes[piece.tensor] = inventory[binding.params[piece.param]].dtype;
+    }
+    dtypes
+}
+
+/// The pieces of each tensor.
+fn by_tensor(mapping: &Mapping) -> Vec<Vec<&Piece>> {
+    let mut pieces = vec![Vec::new(); mapping.tensors().len()];
+    for piece in mapping.pieces() {
+        pieces[piece.tensor].push(piece);
+    }
+    pieces
+}
+
+fn edit_notice(edit: &ConfigEdit, config: &RawConfig) -> String {
+    let before = config.values().get(&edit.key).map_or_else(|| "absent".to_owned(), Value::to_string);
+    format!("config.json: {} changes from {before} to {}", edit.key, edit.value)
+}
+
+/// Whether a directory looks like a Hugging Face one rather than a Megatron one.
+pub fn is_hugging_face(store: &dyn Store) -> Result<bool, Error> {
+    Ok(store.files()?.iter().any(|file| [hf::CONFIG_FILE, INDEX_FILE, hf::SINGLE_FILE].contains(&file.name.as_str())))
+}

@@ -1,0 +1,392 @@
+//! Hugging Face to Megatron: the plan, and running it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rialto_bridge::mapping::TensorBinding;
+use rialto_bridge::{
+    Bridge, Claim, Codec, MapOptions, Mapping, ModelSpec, PipelineLayout, Piece, RawConfig, StateValue, StoredTensor,
+};
+use rialto_checkpoint::hf::{self, HfCheckpoint};
+use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
+use rialto_checkpoint::store::{Store, Target};
+use rialto_checkpoint::torch_dist::{self, Body, Content, FilePlan, PlannedItem, TensorItem};
+use rialto_tensor::{Dtype, Region, Shape};
+
+use crate::assemble::{BAND_BYTES, Part, assemble};
+use crate::side_files::{SOURCE_DIRECTORY, copy, write};
+use crate::summary::{self, Direction, Side, Skipped, Summary};
+use crate::{Error, Options, Progress, encoded, order};
+
+/// The iteration that an import writes: nothing has been trained yet.
+const ITERATION: u64 = 0;
+
+/// A data file is closed when the next item would take it beyond this.
+const MAX_FILE_BYTES: u64 = 16 << 30;
+
+/// The config of a Hugging Face directory, for finding the family that takes it.
+pub fn source_config(store: &dyn Store) -> Result<RawConfig, Error> {
+    Ok(RawConfig::parse(&hf::read_config(store)?)?)
+}
+
+/// All that an import will do, before it does anything: every violation has been found, every offset is known.
+#[derive(Debug)]
+pub struct ImportPlan {
+    source: Option<HfCheckpoint>,
+    config: RawConfig,
+    spec: ModelSpec,
+    layout: PipelineLayout,
+    mapping: Mapping,
+    binding: TensorBinding,
+    codecs: Vec<Codec>,
+    /// Dtype of each param as written.
+    dtypes: Vec<Dtype>,
+    files: FilePlan,
+    metadata: Vec<u8>,
+    summary: Summary,
+}
+
+impl ImportPlan {
+    /// Plans the import of a Hugging Face directory. One that holds only `config.json` gives a plan of the checkpoint that
+    /// the config describes, in the published dtypes; it cannot be run.
+    ///
+    /// Reads headers, never weights. Errors: what is wrong with the directory, the config or the mapping, all of it.
+    pub fn new(family: &dyn Bridge, store: Arc<dyn Store>, options: &Options) -> Result<ImportPlan, Error> {
+        // Shards without their index are no checkpoint, and no config alone either: opening says what is missing.
+        let (source, config) = if hf::holds_weight_files(store.as_ref())? {
+            let source = HfCheckpoint::open(store)?;
+            let config = RawConfig::parse(source.config())?;
+            (Some(source), config)
+        } else {
+            (None, source_config(store.as_ref())?)
+        };
+        let reason = match family.claim(&config)? {
+            Claim::Yes { reason, .. } => reason,
+            Claim::No { reason } => return Err(Error::NotClaimed { reason }),
+        };
+        let spec = family.map_config(&config, &MapOptions { mtp: options.mtp })?;
+        let layout = family.pipeline_layout(&spec, &options.mesh)?;
+        if !layout.is_partition_of(spec.dims.layers) {
+            return Err(Error::Layout { stages: layout.stages.len(), layers: spec.dims.layers });
+        }
+        let mapping = family.weight_map(&spec)?.resolve()?;
+        let codecs = family.codecs(&spec)?;
+        let inventory = match &source {
+            Some(source) => inventory(source),
+            None => mapping.nominal_tensors("config.json"),
+        };
+        let binding = mapping.bind_tensors(&inventory, &codecs)?;
+        let pairs = mapping.params().iter().zip(&binding.param_dtypes);
+        let dtypes = pairs.map(|(param, &stored)| options.dtype.target(stored, mapping.rule(param.rule)));
+        let dtypes: Vec<Dtype> = dtypes.collect::<Result<_, _>>()?;
+        let files = place(family, &spec, &mapping, &dtypes, options)?;
+        let metadata = files.metadata().encode();
+        let mut plan = ImportPlan {
+            summary: empty_summary(&spec, reason, options),
+            source,
+            config,
+            spec,
+            layout,
+            mapping,
+            binding,
+            codecs,
+            dtypes,
+            files,
+            metadata,
+        };
+        plan.summarize(&inventory)?;
+        tracing::info!(target: "rialto::engine", tensors = plan.summary.source.tensors, "import planned");
+        Ok(plan)
+    }
+
+    /// What it will do, in numbers.
+    #[must_use]
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// The model as the family read it.
+    #[must_use]
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// The tensors, params and pieces.
+    #[must_use]
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// The data files and every item in them.
+    #[must_use]
+    pub fn files(&self) -> &FilePlan {
+        &self.files
+    }
+
+    /// Writes the run directory into `target` and commits it.
+    ///
+    /// Errors: [`Error::NoWeights`] for a plan from a config alone; what the stores say; [`Error::Cancelled`]. After any
+    /// error the target is as it was before.
+    pub fn run(&self, family: &dyn Bridge, target: Box<dyn Target>, progress: &dyn Progress) -> Result<(), Error> {
+        let Some(source) = &self.source else {
+            return Err(Error::NoWeights { place: "the source".to_owned() });
+        };
+        progress.begin("import", self.summary.target.bytes);
+        let written = self.write_all(family, source, target.as_ref(), progress);
+        progress.end();
+        written?;
+        target.commit()?;
+        tracing::info!(target: "rialto::engine", bytes = self.summary.target.bytes, "import committed");
+        Ok(())
+    }
+
+    fn write_all(
+        &self,
+        family: &dyn Bridge,
+        source: &HfCheckpoint,
+        target: &dyn Target,
+        progress: &dyn Progress,
+    ) -> Result<(), Error> {
+        let iteration = torch_dist::iteration_directory(ITERATION);
+        let inside = |name: &str| format!("{iteration}/{name}");
+        self.write_data(family, source, target, &inside, progress)?;
+        let kept = inside(SOURCE_DIRECTORY);
+        write(target, &format!("{kept}config.json"), self.config.text().as_bytes())?;
+        copy(source.store().as_ref(), source.side_files(), target, &kept)?;
+        write(target, &inside("common.pt"), &torch_dist::common_pt(ITERATION))?;
+        write(target, &inside("train_state.pt"), &torch_dist::train_state_pt(ITERATION))?;
+        write(target, "latest_train_state.pt", &torch_dist::train_state_pt(ITERATION))?;
+        let mut provider = self.spec.provider.clone();
+        provider.extend(self.layout.provider.clone());
+        provider.sort_keys();
+        write(target, &inside(RUN_CONFIG), &run_config_yaml(&self.spec.provider_target, &provider)?)?;
+        // Readers take these three for the sign that the rest is there.
+        write(target, &inside(".metadata"), &self.metadata)?;
+        write(target, &inside("metadata.json"), &torch_dist::description_bytes())?;
+        write(target, torch_dist::TRACKER_FILE, &torch_dist::tracker_bytes(ITERATION))
+    }
+
+    fn write_data(
+        &self,
+        family: &dyn Bridge,
+        source: &HfCheckpoint,
+        target: &dyn Target,
+        inside: &dyn Fn(&str) -> String,
+        progress: &dyn Progress,
+    ) -> Result<(), Error> {
+        let params: HashMap<&str, usize> = (0..).zip(self.mapping.params()).map(|(at, param)| (param.name.as_str(), at)).collect();
+        let pieces = by_param(&self.mapping);
+        for (number, file) in self.files.files().iter().enumerate() {
+            let sink = target.create(&inside(&file.name))?;
+            for item in self.files.items().iter().filter(|item| item.file == number) {
+                match &item.body {
+                    Body::Object(bytes) => sink.write_at(item.offset, bytes)?,
+                    Body::Chunk { region, item: layout } => {
+                        let param = params[item.name.as_str()];
+                        let mut writer = ChunkWriter::begin(sink.as_ref(), item, layout)?;
+                        self.write_chunk(family, source, param, &pieces[param], region, &mut |band| {
+                            if progress.is_cancelled() {
+                                return Err(Error::Cancelled);
+                            }
+                            writer.write(band)?;
+                            progress.advance(band.len() as u64);
+                            Ok(())
+                        })?;
+                        writer.end(layout)?;
+                    }
+                }
+            }
+            sink.sync()?;
+        }
+        Ok(())
+    }
+
+    fn write_chunk(
+        &self,
+        family: &dyn Bridge,
+        source: &HfCheckpoint,
+        param: usize,
+        pieces: &[&Piece],
+        region: &Region,
+        emit: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let pieces: Vec<&Piece> =
+            pieces.iter().copied().filter(|piece| piece.param_region.intersection(region).is_some()).collect();
+        let tensor = |position: usize| &source.tensors()[position];
+        let arrays = pieces.iter().map(|piece| match &self.binding.encodings[piece.tensor] {
+            None => Ok(encoded::stored(source, tensor(self.binding.tensors[piece.tensor]))),
+            Some((codec, companions)) => {
+                let companions: Vec<_> = companions.iter().map(|&position| tensor(position)).collect();
+                let stored = tensor(self.binding.tensors[piece.tensor]);
+                encoded::decoded(family, &self.codecs[*codec], source, stored, &companions)
+            }
+        });
+        let arrays = arrays.collect::<Result<Vec<_>, Error>>()?;
+        let parts: Vec<Part<'_>> = pieces
+            .iter()
+            .zip(&arrays)
+            .map(|(piece, array)| Part { output: &piece.param_region, array, input: &piece.tensor_region })
+            .collect();
+        assemble(region, self.binding.param_dtypes[param], self.dtypes[param], &parts, emit)
+    }
+
+    fn summarize(&mut self, inventory: &[StoredTensor]) -> Result<(), Error> {
+        let decode_bytes = self.largest_decode_bytes(inventory)?;
+        let summary = &mut self.summary;
+        summary.groups = summary::groups(&self.mapping)?;
+        for &position in &self.binding.tensors {
+            let stored = &inventory[position];
+            summary.source.add(stored.shape.elements()?, stored.dtype);
+        }
+        for (param, &dtype) in self.mapping.params().iter().zip(&self.dtypes) {
+            summary.target.add(param.shape.elements()?, dtype);
+        }
+        summary.target.objects = self.mapping.objects().len() as u64;
+        summary.target.files = self.files.files().len() as u64;
+        for (rule, position) in &self.binding.skipped {
+            let reason = self.mapping.rule(*rule).skip.clone().unwrap_or_default();
+            let elements = inventory[*position].shape.elements()?;
+            let known = summary.skipped.iter_mut().find(|skipped| skipped.reason == reason);
+            match known {
+                Some(skipped) => {
+                    skipped.tensors += 1;
+                    skipped.elements += elements;
+                }
+                None => summary.skipped.push(Skipped { reason, tensors: 1, elements }),
+            }
+        }
+        summary.stages = self.layout.stages.clone();
+        summary.notices = summary::spec_notices(&self.spec);
+        if let Some(source) = &self.source {
+            summary.source.files = source.files().len() as u64;
+            summary.side_files = source.side_files().len() as u64;
+            summary.notices.extend(source.notes().iter().cloned());
+            if source.side_files().is_empty() {
+                summary.notices.push("the source has no side files (tokenizer, generation config, templates)".to_owned());
+            }
+        }
+        summary.peak_host_bytes = 2 * BAND_BYTES + self.metadata.len() as u64 + decode_bytes;
+        Ok(())
+    }
+
+    /// Memory for decoding: a tensor of every piece of a chunk, once stored and once decoded.
+    fn largest_decode_bytes(&self, inventory: &[StoredTensor]) -> Result<u64, Error> {
+        let mut of_param: HashMap<usize, u64> = HashMap::new();
+        for piece in self.mapping.pieces() {
+            if let Some((codec, _)) = &self.binding.encodings[piece.tensor] {
+                let stored = &inventory[self.binding.tensors[piece.tensor]];
+                let decoded = stored.shape.size_bytes(self.codecs[*codec].decoded)?;
+                *of_param.entry(piece.param).or_default() += stored.shape.size_bytes(stored.dtype)? + decoded;
+            }
+        }
+        Ok(of_param.into_values().max().unwrap_or_default())
+    }
+}
+
+/// Writes one chunk: the item's head, its data as it comes, its tail with the checksum of the data.
+struct ChunkWriter<'a> {
+    sink: &'a dyn rialto_checkpoint::store::Sink,
+    offset: u64,
+    checksum: crc32fast::Hasher,
+}
+
+impl<'a> ChunkWriter<'a> {
+    fn begin(
+        sink: &'a dyn rialto_checkpoint::store::Sink,
+        item: &PlannedItem,
+        layout: &TensorItem,
+    ) -> Result<ChunkWriter<'a>, Error> {
+        sink.write_at(item.offset, &layout.prefix())?;
+        let offset = item.offset + layout.data_offset();
+        Ok(ChunkWriter { sink, offset, checksum: crc32fast::Hasher::new() })
+    }
+
+    fn write(&mut self, band: &[u8]) -> Result<(), Error> {
+        self.sink.write_at(self.offset, band)?;
+        self.offset += band.len() as u64;
+        self.checksum.update(band);
+        Ok(())
+    }
+
+    fn end(self, layout: &TensorItem) -> Result<(), Error> {
+        Ok(self.sink.write_at(self.offset, &layout.suffix(self.checksum.finalize()))?)
+    }
+}
+
+/// What the source holds, in the words of the mapping.
+fn inventory(source: &HfCheckpoint) -> Vec<StoredTensor> {
+    let stored = source.tensors().iter().map(|tensor| StoredTensor {
+        name: tensor.name.clone(),
+        dtype: tensor.dtype,
+        shape: tensor.shape.clone(),
+        place: source.files()[tensor.file].name.clone(),
+    });
+    stored.collect()
+}
+
+/// Positions of the pieces of each param.
+fn by_param(mapping: &Mapping) -> Vec<Vec<&Piece>> {
+    let mut pieces = vec![Vec::new(); mapping.params().len()];
+    for piece in mapping.pieces() {
+        pieces[piece.param].push(piece);
+    }
+    pieces
+}
+
+/// Gives every chunk and object its file and offset, params in the order people count.
+fn place(
+    family: &dyn Bridge,
+    spec: &ModelSpec,
+    mapping: &Mapping,
+    dtypes: &[Dtype],
+    options: &Options,
+) -> Result<FilePlan, Error> {
+    let placement = family.placement(spec)?;
+    let mut ordered: Vec<usize> = (0..mapping.params().len()).collect();
+    ordered.sort_by(|&a, &b| order::natural(&mapping.params()[a].name, &mapping.params()[b].name));
+    let mut contents = Vec::new();
+    for param in ordered {
+        let (dtype, param) = (dtypes[param], &mapping.params()[param]);
+        let (name, shape): (&str, &Shape) = (&param.name, &param.shape);
+        let chunk = |region| Content::Chunk { name: name.to_owned(), dtype, shape: shape.clone(), region };
+        contents.extend(placement.chunks(name, shape, &options.mesh)?.into_iter().map(chunk));
+    }
+    let empty = Arc::from(torch_dist::object_item(&torch_dist::empty_extra_state())?);
+    let none = Arc::from(torch_dist::object_item(&torch_dist::no_extra_state())?);
+    for object in mapping.objects() {
+        let bytes: &Arc<[u8]> = match object.value {
+            StateValue::EmptyTensor => &empty,
+            StateValue::None => &none,
+            _ => {
+                return Err(Error::Bridge(rialto_bridge::Error::Unsupported {
+                    what: format!("the value of {}", object.key),
+                    found: format!("{:?}", object.value),
+                    supported: "empty_tensor, none".to_owned(),
+                }));
+            }
+        };
+        contents.push(Content::Object { name: object.key.clone(), bytes: Arc::clone(bytes) });
+    }
+    Ok(FilePlan::new(contents, MAX_FILE_BYTES)?)
+}
+
+fn empty_summary(spec: &ModelSpec, reason: String, options: &Options) -> Summary {
+    Summary {
+        direction: Direction::Import,
+        release: spec.release.clone(),
+        reason,
+        architecture: spec.architecture.clone(),
+        mesh: Some(options.mesh),
+        dtype: options.dtype,
+        layers: spec.dims.layers,
+        mtp_layers: spec.dims.mtp_layers,
+        source: Side::default(),
+        target: Side::default(),
+        groups: Vec::new(),
+        skipped: Vec::new(),
+        stages: Vec::new(),
+        side_files: 0,
+        peak_host_bytes: 0,
+        notices: Vec::new(),
+    }
+}

@@ -1,0 +1,47 @@
+//! Moves a model between a Hugging Face checkpoint and a Megatron-Core checkpoint, by a plan, under a bounded memory.
+//!
+//! Floor 4 of the house: stands on `rialto-bridge` and `rialto-checkpoint`, and knows neither a family nor the ABI.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use rialto_bridge::Bridge;
+//! use rialto_checkpoint::store::{LocalStore, LocalTarget, Overwrite};
+//! use rialto_engine::{ImportPlan, Options, Silent};
+//!
+//! fn import(family: &dyn Bridge) -> Result<(), rialto_engine::Error> {
+//!     let source = Arc::new(LocalStore::open("glm-5.2")?);
+//!     let plan = ImportPlan::new(family, source, &Options::default())?;
+//!     println!("{} tensors, {} bytes", plan.summary().source.tensors, plan.summary().source.bytes);
+//!     plan.run(family, Box::new(LocalTarget::create("run", Overwrite::Refuse)?), &Silent)
+//! }
+//! ```
+//!
+//! | module | noun |
+//! |---|---|
+//! | [`options`] | what a user may ask of a conversion |
+//! | [`summary`] | what a plan will do, as data |
+//! | [`import`] | Hugging Face to Megatron |
+//! | [`export`] | Megatron to Hugging Face |
+//! | [`progress`] | how a run reports and is stopped |
+#![forbid(unsafe_code)]
+
+mod array;
+mod assemble;
+mod encoded;
+mod order;
+mod runs;
+mod side_files;
+
+pub mod error;
+pub mod export;
+pub mod import;
+pub mod options;
+pub mod progress;
+pub mod summary;
+
+pub use error::Error;
+pub use export::{ExportPlan, MegatronSource, is_hugging_face};
+pub use import::{ImportPlan, source_config};
+pub use options::{DtypeChoice, ExportOptions, Options};
+pub use progress::{Progress, Silent};
+pub use summary::{Direction, Group, Side, Skipped, Summary};

@@ -1,0 +1,29 @@
+//! How a run tells the outside where it is, and asks whether it should stop.
+
+/// Told by the engine while it works, from the thread that works. All methods may do nothing.
+pub trait Progress: Send + Sync {
+    /// A run begins that will write this many bytes of tensors.
+    fn begin(&self, what: &str, total_bytes: u64) {
+        let _ = (what, total_bytes);
+    }
+
+    /// So many more bytes of tensors are written.
+    fn advance(&self, bytes: u64) {
+        let _ = bytes;
+    }
+
+    /// The run is over, done or not.
+    fn end(&self) {}
+
+    /// Whether the run should stop; asked between bands. It then removes what it wrote and returns
+    /// [`Error::Cancelled`](crate::Error::Cancelled).
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Tells nobody.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Progress for Silent {}

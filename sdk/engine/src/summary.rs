@@ -1,0 +1,138 @@
+//! What a plan will do, as data: printed by `plan`, compared by tests, stored in reports.
+
+use std::collections::BTreeMap;
+
+use rialto_bridge::{Mapping, Mesh, ModelSpec, Stage};
+use rialto_tensor::Dtype;
+use serde::Serialize;
+
+use crate::{DtypeChoice, Error};
+
+/// Which way a conversion goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// Hugging Face to Megatron.
+    Import,
+    /// Megatron to Hugging Face.
+    Export,
+}
+
+/// One side of a conversion in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Side {
+    /// Tensors (Hugging Face) or params (Megatron) that are mapped.
+    pub tensors: u64,
+    /// Their elements.
+    pub elements: u64,
+    /// Their bytes as stored.
+    pub bytes: u64,
+    /// Objects beside them; only Megatron has any.
+    pub objects: u64,
+    /// Files that hold them.
+    pub files: u64,
+}
+
+impl Side {
+    pub(crate) fn add(&mut self, elements: u64, dtype: Dtype) {
+        self.tensors += 1;
+        self.elements += elements;
+        self.bytes += elements * dtype.size_bytes();
+    }
+}
+
+/// One part of the model in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// Its name, such as `moe`.
+    pub name: String,
+    /// Hugging Face tensors.
+    pub tensors: u64,
+    /// Megatron params.
+    pub params: u64,
+    /// Elements.
+    pub elements: u64,
+}
+
+/// Tensors that a rule leaves out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    /// Why.
+    pub reason: String,
+    /// How many.
+    pub tensors: u64,
+    /// Their elements.
+    pub elements: u64,
+}
+
+/// Everything a plan will do, in numbers and notices.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Which way.
+    pub direction: Direction,
+    /// The release, as the family calls it.
+    pub release: String,
+    /// What in the config says so.
+    pub reason: String,
+    /// The architecture id.
+    pub architecture: String,
+    /// The mesh whose chunks are written; absent for an export.
+    pub mesh: Option<Mesh>,
+    /// Dtype of the weights written.
+    pub dtype: DtypeChoice,
+    /// Layers without multi-token prediction.
+    pub layers: u64,
+    /// Multi-token-prediction layers that are converted.
+    pub mtp_layers: u64,
+    /// The side that is read.
+    pub source: Side,
+    /// The side that is written.
+    pub target: Side,
+    /// The parts of the model.
+    pub groups: Vec<Group>,
+    /// What is left out.
+    pub skipped: Vec<Skipped>,
+    /// Pipeline stages; none for an export.
+    pub stages: Vec<Stage>,
+    /// Side files that travel along.
+    pub side_files: u64,
+    /// Most memory that buffers and metadata take, in bytes.
+    pub peak_host_bytes: u64,
+    /// What the user should know, one line each.
+    pub notices: Vec<String>,
+}
+
+/// Counts tensors, params and elements by group, in the order of the rules.
+pub(crate) fn groups(mapping: &Mapping) -> Result<Vec<Group>, Error> {
+    let mut names: Vec<&str> = Vec::new();
+    let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
+    let skipped = mapping.rules().iter().filter(|rule| rule.skip.is_none());
+    for rule in skipped {
+        if !names.contains(&rule.group.as_str()) {
+            names.push(&rule.group);
+            groups.insert(&rule.group, Group { name: rule.group.clone(), ..Group::default() });
+        }
+    }
+    for tensor in mapping.tensors() {
+        if let Some(group) = groups.get_mut(mapping.rule(tensor.rule).group.as_str()) {
+            group.tensors += 1;
+            group.elements += tensor.shape.elements()?;
+        }
+    }
+    for param in mapping.params() {
+        if let Some(group) = groups.get_mut(mapping.rule(param.rule).group.as_str()) {
+            group.params += 1;
+        }
+    }
+    Ok(names.iter().filter_map(|name| groups.remove(name)).collect())
+}
+
+/// What a spec says to the user: its notices, and the keys it does not read.
+pub(crate) fn spec_notices(spec: &ModelSpec) -> Vec<String> {
+    let mut notices = spec.notices.clone();
+    if !spec.unread_keys.is_empty() {
+        let keys = spec.unread_keys.join(", ");
+        notices.push(format!("config.json: kept without being read: {keys}"));
+    }
+    notices
+}

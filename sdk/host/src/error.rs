@@ -1,0 +1,318 @@
+//! The one error type of this crate: why a file is not a usable plugin, or why no plugin takes a config.
+
+use std::path::PathBuf;
+
+use rialto_abi::SYMBOL;
+use rialto_abi::layout::LayoutMismatch;
+use thiserror::Error as ThisError;
+
+/// What can be wrong with a plugin file or a search. Every variant names the file.
+#[derive(Clone, Debug, PartialEq, ThisError)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no such file.
+    #[error("plugin {} is not there", file.display())]
+    NotFound {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The file cannot be read.
+    #[error("plugin {} cannot be read: {reason}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// A relative path in the search path: it would mean the working directory.
+    #[error("plugin path {} is relative, an absolute one is expected", file.display())]
+    Relative {
+        /// The path.
+        file: PathBuf,
+    },
+    /// A directory, a device or a pipe.
+    #[error("plugin {} is {found}, a regular file is expected", file.display())]
+    NotRegular {
+        /// The file.
+        file: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
+    /// Not a shared library of a kind this host can open.
+    #[error("plugin {} is not a 64-bit ELF shared library: {reason}", file.display())]
+    NotElf {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Its headers promise bytes that the file does not have. Opening it would kill the process.
+    #[error("plugin {} is truncated: its headers need {expected} bytes, found {found}", file.display())]
+    Truncated {
+        /// The file.
+        file: PathBuf,
+        /// Bytes the headers need.
+        expected: u64,
+        /// Bytes in the file.
+        found: u64,
+    },
+    /// Made for another processor.
+    #[error("plugin {} is for machine {found}, this host is {expected}", file.display())]
+    Machine {
+        /// The file.
+        file: PathBuf,
+        /// ELF machine of the host.
+        expected: String,
+        /// ELF machine of the file.
+        found: String,
+    },
+    /// The system's loader refused it.
+    #[error("plugin {} cannot be opened: {reason}", file.display())]
+    Open {
+        /// The file.
+        file: PathBuf,
+        /// What the loader said.
+        reason: String,
+    },
+    /// A library, but not a plugin.
+    #[error("library {} is not a rialto plugin: it does not export {SYMBOL}", file.display())]
+    Symbol {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The symbol is not a declaration of this contract.
+    #[error("plugin {} has magic {found}, this host expects {expected}", file.display())]
+    Magic {
+        /// The file.
+        file: PathBuf,
+        /// The host's.
+        expected: String,
+        /// The file's.
+        found: String,
+    },
+    /// A declaration of another size.
+    #[error("plugin {} has a declaration of {found} bytes, this host expects {expected}", file.display())]
+    Size {
+        /// The file.
+        file: PathBuf,
+        /// The host's.
+        expected: u32,
+        /// The file's.
+        found: u32,
+    },
+    /// Built for another major version of the contract.
+    #[error("plugin {} ({plugin}) is built for abi {found}, this host serves abi {expected}", file.display())]
+    Major {
+        /// The file.
+        file: PathBuf,
+        /// Name and version of the plugin.
+        plugin: String,
+        /// Version the host serves.
+        expected: String,
+        /// Version the plugin was built for.
+        found: String,
+    },
+    /// Built for another target.
+    #[error("plugin {} ({plugin}) is built for {found}, this host is {expected}", file.display())]
+    Target {
+        /// The file.
+        file: PathBuf,
+        /// Name and version of the plugin.
+        plugin: String,
+        /// Triple of the host.
+        expected: String,
+        /// Triple of the plugin.
+        found: String,
+    },
+    /// Built so that a panic ends the process.
+    #[error("plugin {} ({plugin}) has panic strategy {found}, expected none or unwind", file.display())]
+    PanicStrategy {
+        /// The file.
+        file: PathBuf,
+        /// Name and version of the plugin.
+        plugin: String,
+        /// What it says.
+        found: String,
+    },
+    /// Its tables have another shape.
+    #[error(
+        "plugin {} ({plugin}) has tables of another layout: built with rialto-abi {}, this host has {}, types that differ: {}",
+        file.display(), mismatch.found, mismatch.expected, mismatch.differences
+    )]
+    Layout {
+        /// The file.
+        file: PathBuf,
+        /// Name and version of the plugin.
+        plugin: String,
+        /// What differs.
+        mismatch: LayoutMismatch,
+    },
+    /// It would not make an instance.
+    #[error("plugin {} ({plugin}) refused to open: {source}", file.display())]
+    Refused {
+        /// The file.
+        file: PathBuf,
+        /// Name and version of the plugin.
+        plugin: String,
+        /// What it said.
+        source: rialto_bridge::Error,
+    },
+    /// An entry that must be there is null.
+    #[error("plugin {} ({plugin}) has no {entry}, which every plugin needs", file.display())]
+    Table {
+        /// The file.
+        file: PathBuf,
+        /// Name and version of the plugin.
+        plugin: String,
+        /// The entry.
+        entry: &'static str,
+    },
+    /// It could not say what it serves.
+    #[error("plugin {} ({plugin}) could not describe itself: {source}", file.display())]
+    Describe {
+        /// The file.
+        file: PathBuf,
+        /// Name and version of the plugin.
+        plugin: String,
+        /// What it said.
+        source: rialto_bridge::Error,
+    },
+    /// No plugin takes the config.
+    #[error(
+        "no plugin takes architecture {}, available: {}",
+        listed(found),
+        listed(available)
+    )]
+    Unclaimed {
+        /// Architectures in the config.
+        found: Vec<String>,
+        /// Architectures that plugins serve.
+        available: Vec<String>,
+        /// What each plugin said, as `name: reason`.
+        reasons: Vec<String>,
+    },
+    /// No plugin takes the config, and at least one failed when asked.
+    #[error("plugin {} failed when asked for its claim: {source}", file.display())]
+    Claim {
+        /// The file.
+        file: PathBuf,
+        /// What it said.
+        source: rialto_bridge::Error,
+    },
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() {
+        return "none".to_owned();
+    }
+    names.join(", ")
+}
+
+impl Error {
+    /// Kinds of this crate as (slug, code); `docs/errors.md` lists them. The code of a kind that passes on a plugin's
+    /// panic is 12.
+    pub const KINDS: &'static [(&'static str, u32)] = &[
+        ("plugin/not-found", 2),
+        ("plugin/io", 5),
+        ("plugin/relative", 1),
+        ("plugin/not-regular", 8),
+        ("plugin/not-elf", 8),
+        ("plugin/truncated", 8),
+        ("plugin/machine", 8),
+        ("plugin/open", 8),
+        ("plugin/symbol", 8),
+        ("plugin/magic", 8),
+        ("plugin/size", 8),
+        ("plugin/major", 8),
+        ("plugin/target", 8),
+        ("plugin/panic-strategy", 8),
+        ("plugin/layout", 8),
+        ("plugin/refused", 8),
+        ("plugin/table", 8),
+        ("plugin/describe", 8),
+        ("plugin/unclaimed", 3),
+        ("plugin/claim", 13),
+    ];
+
+    /// The status code that crosses the ABI; see `docs/errors.md`.
+    #[must_use]
+    pub fn code(&self) -> u32 {
+        match self {
+            Error::Refused { source, .. } | Error::Describe { source, .. }
+                if source.code() == rialto_abi::code::PANIC =>
+            {
+                source.code()
+            }
+            Error::Claim { source, .. } => source.code(),
+            _ => Error::KINDS
+                .iter()
+                .find(|(slug, _)| *slug == self.slug())
+                .map_or(rialto_abi::code::INTERNAL, |(_, code)| *code),
+        }
+    }
+
+    /// The stable name of this kind of error; see `docs/errors.md`.
+    #[must_use]
+    pub fn slug(&self) -> &'static str {
+        match self {
+            Error::NotFound { .. } => "plugin/not-found",
+            Error::Io { .. } => "plugin/io",
+            Error::Relative { .. } => "plugin/relative",
+            Error::NotRegular { .. } => "plugin/not-regular",
+            Error::NotElf { .. } => "plugin/not-elf",
+            Error::Truncated { .. } => "plugin/truncated",
+            Error::Machine { .. } => "plugin/machine",
+            Error::Open { .. } => "plugin/open",
+            Error::Symbol { .. } => "plugin/symbol",
+            Error::Magic { .. } => "plugin/magic",
+            Error::Size { .. } => "plugin/size",
+            Error::Major { .. } => "plugin/major",
+            Error::Target { .. } => "plugin/target",
+            Error::PanicStrategy { .. } => "plugin/panic-strategy",
+            Error::Layout { .. } => "plugin/layout",
+            Error::Refused { .. } => "plugin/refused",
+            Error::Table { .. } => "plugin/table",
+            Error::Describe { .. } => "plugin/describe",
+            Error::Unclaimed { .. } => "plugin/unclaimed",
+            Error::Claim { .. } => "plugin/claim",
+        }
+    }
+
+    /// What to do about it, if there is one thing to do.
+    #[must_use]
+    pub fn help(&self) -> Option<String> {
+        let text = match self {
+            Error::Truncated { .. } => "copy or build the file again",
+            Error::Relative { .. } => "write the whole path",
+            Error::NotRegular { .. } => "name the library file itself",
+            Error::Machine { .. } | Error::Target { .. } => "build the plugin for this host",
+            Error::Magic { .. }
+            | Error::Size { .. }
+            | Error::Major { .. }
+            | Error::Layout { .. } => {
+                "build the plugin with this host's rialto-plugin, or use the host it was built for"
+            }
+            Error::PanicStrategy { .. } => {
+                "build the plugin with panic = \"unwind\" in its cargo profile"
+            }
+            Error::Unclaimed { available, .. } if available.is_empty() => {
+                "no plugin was found: name one with --plugin, or list a folder in RIALTO_PLUGIN_PATH"
+            }
+            Error::Unclaimed { .. } => "name a plugin that serves it with --plugin",
+            Error::Refused { source, .. }
+            | Error::Describe { source, .. }
+            | Error::Claim { source, .. } => return source.help(),
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+
+    /// The long text behind [`Error::Layout`], for a user who asks for all of it.
+    #[must_use]
+    pub fn layout_report(&self) -> Option<&str> {
+        match self {
+            Error::Layout { mismatch, .. } => Some(&mismatch.report),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Size, alignment and offsets of every table, compared with the kept file.
+//!
+//! `RIALTO_UPDATE_LAYOUT=1` writes the file anew. Before the freeze that goes with a new digit in the magic; after it, a
+//! difference is a break.
+
+use rialto_abi::dtype;
+use rialto_abi::layout::TABLES;
+use rialto_tensor::Dtype;
+use serde_json::{Map, Value, json};
+
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/abi/layout.json");
+
+#[test]
+fn every_table_stands_as_it_was_kept() {
+    let tables = TABLES.iter().map(|table| {
+        let fields = table
+            .fields
+            .iter()
+            .map(|(name, offset)| ((*name).to_owned(), json!(offset)));
+        let layout = json!({
+            "size": table.size,
+            "align": table.align,
+            "offsets": Map::from_iter(fields),
+        });
+        (table.name.to_owned(), layout)
+    });
+    let magic = String::from_utf8(rialto_abi::MAGIC.to_vec()).unwrap();
+    let found = json!({"magic": magic, "tables": Map::from_iter(tables)});
+    let text = serde_json::to_string_pretty(&found).unwrap() + "\n";
+    if std::env::var_os("RIALTO_UPDATE_LAYOUT").is_some() {
+        std::fs::write(KEPT, &text).unwrap();
+    }
+    let kept: Value = serde_json::from_str(&std::fs::read_to_string(KEPT).unwrap()).unwrap();
+    assert_eq!(found, kept, "a table has changed");
+}
+
+#[test]
+fn every_element_type_has_a_code() {
+    for &dtype in Dtype::ALL {
+        let code = dtype::code_of(dtype.safetensors_name());
+        let name = code.and_then(dtype::name_of);
+        assert_eq!(name.map(str::parse), Some(Ok(dtype)), "{dtype}");
+    }
+    assert_eq!(dtype::CODES.len(), Dtype::ALL.len());
+}

@@ -1,0 +1,16 @@
+//! Loads built libraries, whole and damaged, the way an application does.
+
+mod handshake;
+mod layout;
+mod library;
+mod panics;
+mod plain_c;
+mod raw;
+mod same;
+mod search;
+#[path = "../plugins/toy/src/lib.rs"]
+#[allow(
+    unreachable_pub,
+    reason = "the file is a crate of its own; here it is the linked twin of the loaded plugin"
+)]
+mod toy;

@@ -1,0 +1,191 @@
+//! The tables as a caller in C has them: wrong arguments come back as a status.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use rialto_abi::{
+    BridgeHandle, BridgeTable, DEQUANTIZE, DequantizeTable, HostTable, OwnedBytes, PluginDecl,
+    RSlice, RSliceMut, RStr, Status, TensorRef, dtype,
+};
+use serde_json::Value;
+
+unsafe extern "C" {
+    /// The declaration of the toy that is linked into this suite.
+    static rialto_plugin_v1: PluginDecl;
+}
+
+unsafe extern "C" fn log(_: *mut c_void, _: u32, _: RStr<'_>, _: RStr<'_>) {}
+
+static HOST: HostTable = HostTable {
+    struct_size: HostTable::SIZE,
+    abi_major: 1,
+    abi_minor: 9,
+    reserved: 0,
+    // Read through pointers only; `From` is not const.
+    capabilities: RStr::from_str(r#"["rule/map/1"]"#),
+    context: ptr::null_mut(),
+    log,
+};
+
+fn open(host: *const HostTable, handle: &mut BridgeHandle) -> Status {
+    // SAFETY: the linked declaration is a whole one.
+    let open = unsafe { rialto_plugin_v1.open }.unwrap();
+    // SAFETY: the host is null or static, the handle is valid for a write.
+    unsafe { open(host, handle) }
+}
+
+fn opened() -> (BridgeHandle, &'static BridgeTable) {
+    let mut handle = BridgeHandle::EMPTY;
+    assert_eq!(open(&raw const HOST, &mut handle).code, 0);
+    // SAFETY: `open` said OK.
+    let table = unsafe { &*handle.table };
+    (handle, table)
+}
+
+/// Code, slug and message of a status.
+fn told(status: &Status) -> (u32, String, String) {
+    let detail: Value = serde_json::from_slice(status.detail.bytes()).unwrap();
+    let text = |key: &str| detail[key].as_str().unwrap().to_owned();
+    (status.code, text("slug"), text("message"))
+}
+
+#[test]
+fn a_host_that_does_not_fit_is_refused_and_the_handle_left_alone() {
+    let mut handle = BridgeHandle::EMPTY;
+    let older = HostTable {
+        abi_major: 0,
+        ..HOST
+    };
+    let smaller = HostTable {
+        struct_size: 8,
+        ..HOST
+    };
+    for (host, word) in [
+        (ptr::null(), "host table is null"),
+        (&raw const older, "abi is 0, this plugin expects 1"),
+        (&raw const smaller, "size is 8"),
+    ] {
+        let (code, slug, message) = told(&open(host, &mut handle));
+        assert_eq!((code, slug.as_str()), (8, "plugin/host"));
+        assert!(message.contains(word), "{message}");
+        assert!(handle.table.is_null());
+    }
+}
+
+#[test]
+fn a_request_that_is_no_document_is_refused_and_the_instance_goes_on() {
+    let (handle, table) = opened();
+    let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
+    for request in [
+        &b""[..],
+        b"{",
+        b"\xff\xfe",
+        br#"{"schema": 1, "body": {"confug": ""}}"#,
+        &deep,
+    ] {
+        let mut reply = OwnedBytes::EMPTY;
+        // SAFETY: the instance is open; request and reply live until the call returns.
+        let status =
+            unsafe { (table.claim)(handle.instance, RSlice::from_slice(request), &mut reply) };
+        let (code, slug, message) = told(&status);
+        assert_eq!(
+            (code, slug.as_str()),
+            (4, "document/unreadable"),
+            "{message}"
+        );
+        assert!(
+            message.contains("claim request") && reply.bytes().is_empty(),
+            "{message}"
+        );
+    }
+    let mut reply = OwnedBytes::EMPTY;
+    // SAFETY: as above.
+    let null = unsafe { RSlice::from_raw_parts(ptr::null(), 0) };
+    // SAFETY: as above; a null slice of no bytes is allowed.
+    assert_eq!(
+        unsafe { (table.claim)(handle.instance, null, &mut reply) }.code,
+        4
+    );
+    let request = br#"{"schema": 1, "body": {"config": "{}"}}"#;
+    // SAFETY: as above.
+    let status = unsafe { (table.claim)(handle.instance, RSlice::from_slice(request), &mut reply) };
+    assert_eq!(status.code, 0);
+    assert!(
+        reply
+            .bytes()
+            .starts_with(br#"{"schema":1,"requires":[],"body":{"claim":"no""#)
+    );
+    // SAFETY: no call is running, and none follows.
+    assert_eq!(unsafe { (table.release)(handle.instance) }.code, 0);
+}
+
+#[test]
+fn an_extension_that_nobody_knows_is_null() {
+    let (handle, table) = opened();
+    for id in ["dequantize/2", "", "DEQUANTIZE/1", "op-pack/1"] {
+        // SAFETY: the instance is open and the id lives until the call returns.
+        assert!(
+            unsafe { (table.query_extension)(handle.instance, id.into()) }.is_null(),
+            "{id}"
+        );
+    }
+    let torn = [0xffu8];
+    // SAFETY: the bytes outlive the view; that they are not UTF-8 is the point.
+    let id = unsafe { RStr::from_raw_parts(torn.as_ptr(), 1) };
+    // SAFETY: as above.
+    assert!(unsafe { (table.query_extension)(handle.instance, id) }.is_null());
+    // SAFETY: no call is running, and none follows.
+    assert_eq!(unsafe { (table.release)(handle.instance) }.code, 0);
+}
+
+#[test]
+fn a_tensor_that_does_not_fit_its_length_is_refused() {
+    let (handle, table) = opened();
+    // SAFETY: the instance is open.
+    let found = unsafe { (table.query_extension)(handle.instance, DEQUANTIZE.into()) };
+    // SAFETY: an extension's table is of its id's type and static.
+    let dequantizer = unsafe { &*found.cast::<DequantizeTable>() };
+    let (extents, codes) = ([2u64, 3], [128u8; 6]);
+    let whole = TensorRef {
+        dtype: dtype::code_of("U8").unwrap(),
+        rank: 2,
+        extents: extents.as_ptr(),
+        data: codes.as_ptr(),
+        len: 6,
+    };
+    let huge = [u64::MAX, 2];
+    let none = RSlice::from_slice(&[]);
+    for (tensor, word) in [
+        (TensorRef { dtype: 0, ..whole }, "dtype code 0"),
+        (TensorRef { dtype: 99, ..whole }, "dtype code 99"),
+        (TensorRef { len: 5, ..whole }, "needs 6 bytes, found 5"),
+        (
+            TensorRef {
+                extents: huge.as_ptr(),
+                ..whole
+            },
+            "overflows",
+        ),
+        (
+            TensorRef {
+                data: ptr::null(),
+                ..whole
+            },
+            "needs 6 bytes, found 0",
+        ),
+        (whole, "one F32 scale is needed"),
+    ] {
+        let mut out = [9u8; 24];
+        let view = RSliceMut::from_mut_slice(&mut out);
+        // SAFETY: the instance is open; every pointer is null or valid for the call.
+        let status = unsafe {
+            (dequantizer.dequantize)(handle.instance, "toy_int8/1".into(), tensor, none, view)
+        };
+        let (code, slug, message) = told(&status);
+        assert_eq!((code, slug.as_str()), (4, "codec/refused"), "{message}");
+        assert!(message.contains(word), "{message}");
+        assert_eq!(out, [9; 24], "nothing was written");
+    }
+    // SAFETY: no call is running, and none follows.
+    assert_eq!(unsafe { (table.release)(handle.instance) }.code, 0);
+}

@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+"""Judges an import of rialto against the checkpoint that the real Megatron-Core wrote for the same model.
+
+  check_import.py RUN FIXTURE
+
+RUN      the run directory that `rialto import` made.
+FIXTURE  a directory with `ckpt/` (the real run directory) and `manifest.json` (sha256 of each global tensor).
+
+Everything that check_torch_dist.py does not compare: the set of keys, how each tensor is cut, the value of every object,
+the common and the train state, metadata.json, run_config.yaml and the tracker. Everything is read by PyTorch and PyYAML;
+unpickling is restricted to weights. Exit status 0 when nothing differs, 1 otherwise.
+"""
+import hashlib, io, json, os, sys, traceback
+
+import torch
+import torch.distributed.checkpoint as dcp
+import yaml
+from torch.distributed.checkpoint.metadata import TensorProperties, TensorStorageMetadata
+
+from check_torch_dist import Report, poison, raw, resolve
+
+# The one object of the fixture that has become a file: Megatron-Core since 0.17 keeps the common state in it.
+COMMON = "common_state/shard_0_1"
+DESCRIPTION = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}
+
+# Provider fields that the model's tensors follow from, and its forward pass: present, and equal to the fixture's.
+SAME_VALUE = """
+    activation_func add_bias_linear add_qkv_bias dsa_indexer_head_dim dsa_indexer_k_norm_epsilon dsa_indexer_n_heads
+    dsa_indexer_rope_interleaved dsa_indexer_skip_topk_offset dsa_indexer_topk dsa_indexer_topk_freq
+    experimental_attention_variant ffn_hidden_size gated_linear_unit hidden_size hybrid_layer_pattern kv_channels kv_lora_rank
+    layernorm_epsilon moe_ffn_hidden_size moe_router_dtype moe_router_enable_expert_bias moe_router_group_topk
+    moe_router_num_groups moe_router_pre_softmax moe_router_score_function moe_router_topk moe_router_topk_scaling_factor
+    moe_shared_expert_intermediate_size mscale mscale_all_dim mtp_num_layers multi_latent_attention normalization
+    num_attention_heads num_layers num_moe_experts num_query_groups params_dtype position_embedding_type q_lora_rank qk_head_dim
+    qk_layernorm qk_pos_emb_head_dim rotary_base rotary_percent rotary_scaling_factor seq_length
+    share_embeddings_and_output_weights should_pad_vocab v_head_dim vocab_size
+""".split()
+
+# Fields whose type may differ, each with its reason.
+OTHER_TYPE = {"moe_layer_freq": "one flag for each layer here; the provider behind the fixture left the default, one number"}
+
+
+def read_metadata(root):
+    """`.metadata`. PyTorch 2.15, which wrote the fixtures, adds a sixth field that 2.14 cannot take; it is cut off."""
+    original = TensorProperties.__setstate__
+    TensorProperties.__setstate__ = lambda self, state: original(self, state[:5])
+    try:
+        return dcp.FileSystemReader(root).read_metadata()
+    finally:
+        TensorProperties.__setstate__ = original
+
+
+def unpickled(data):
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def load_file(path):
+    with open(path, "rb") as file:
+        return unpickled(file.read())
+
+
+def read_objects(root, metadata):
+    """Name to value of everything that is no tensor."""
+    objects = {}
+    for index, place in metadata.storage_data.items():
+        if not isinstance(metadata.state_dict_metadata.get(index.fqn), TensorStorageMetadata):
+            with open(os.path.join(root, place.relative_path), "rb") as file:
+                file.seek(place.offset)
+                objects[index.fqn] = unpickled(file.read(place.length))
+    return objects
+
+
+def difference(ours, theirs, where="value"):
+    """Where two values first differ, in type, dtype, shape or content; None if nowhere."""
+    if type(ours) is not type(theirs):
+        return f"{where} is {ours!r} ({type(ours).__name__}), expected {theirs!r} ({type(theirs).__name__})"
+    if isinstance(ours, torch.Tensor):
+        if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape) or bytes(raw(ours)) != bytes(raw(theirs)):
+            return f"{where} is {ours!r} of {ours.dtype}, expected {theirs!r} of {theirs.dtype}"
+    elif isinstance(ours, dict):
+        if list(ours) != list(theirs):
+            return f"{where} has the keys {list(ours)}, expected {list(theirs)}"
+        return next((found for key in ours if (found := difference(ours[key], theirs[key], f"{where}[{key!r}]"))), None)
+    elif isinstance(ours, (list, tuple)):
+        if len(ours) != len(theirs):
+            return f"{where} has {len(ours)} elements, expected {len(theirs)}"
+        return next((found for i in range(len(ours)) if (found := difference(ours[i], theirs[i], f"{where}[{i}]"))), None)
+    elif ours != theirs:
+        return f"{where} is {ours!r}, expected {theirs!r}"
+    return None
+
+
+def compare_names(what, ours, theirs, report):
+    for name in sorted(set(theirs) - set(ours)):
+        report.bad(f"{what} absent: {name}")
+    for name in sorted(set(ours) - set(theirs)):
+        report.bad(f"{what} unexpected: {name}")
+    return sorted(set(ours) & set(theirs))
+
+
+def check_tensors(root, ours, theirs, manifest, report):
+    def tensors(metadata):
+        return {k: v for k, v in metadata.state_dict_metadata.items() if isinstance(v, TensorStorageMetadata)}
+
+    def cut(tensor):
+        return sorted((tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in tensor.chunks)
+
+    ours, theirs = tensors(ours), tensors(theirs)
+    compare_names("manifest tensor", theirs, manifest["tensors"], report)
+    names = compare_names("tensor", ours, theirs, report)
+    for name in names:
+        if ours[name].size != theirs[name].size:
+            report.bad(f"{name}: shape {tuple(ours[name].size)}, expected {tuple(theirs[name].size)}")
+        elif cut(ours[name]) != cut(theirs[name]):
+            report.bad(f"{name}: cut into {len(cut(ours[name]))} chunks otherwise than the real one")
+        if ours[name].properties.dtype != theirs[name].properties.dtype:
+            report.bad(f"{name}: dtype {ours[name].properties.dtype}, expected {theirs[name].properties.dtype}")
+    loaded = {name: poison(tensor.size, tensor.properties.dtype) for name, tensor in ours.items()}
+    planner = dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    dcp.load(loaded, storage_reader=dcp.FileSystemReader(root), planner=planner, no_dist=True)
+    for name in set(names) & set(manifest["tensors"]):
+        if hashlib.sha256(raw(loaded[name])).hexdigest() != manifest["tensors"][name]["sha256"]:
+            report.bad(f"{name}: sha256 is not the manifest's")
+    print(f"tensors: {len(names)} of {len(theirs)} keys, with shape, dtype, chunks and sha256")
+
+
+def check_objects(root, their_root, ours, theirs, report):
+    ours, theirs = read_objects(root, ours), read_objects(their_root, theirs)
+    common = theirs.pop(COMMON)
+    if COMMON in ours:
+        report.bad(f"object beside common.pt, which strict loading refuses: {COMMON}")
+        del ours[COMMON]
+    for name in compare_names("object", ours, theirs, report):
+        if found := difference(ours[name], theirs[name]):
+            report.bad(f"object {name}: {found}")
+    nothing = sum(value == [None] for value in theirs.values())
+    print(f"objects: {len(ours)} of {len(theirs)} compared, {nothing} of them [None]")
+    path = os.path.join(root, "common.pt")
+    if not os.path.isfile(path):
+        report.bad("file absent: common.pt")
+    elif found := difference(load_file(path), common[0]):
+        report.bad(f"common.pt: {found}")
+
+
+def check_train_state(pairs, report):
+    for ours, theirs in pairs:
+        name = os.path.basename(ours)
+        if not os.path.isfile(ours):
+            report.bad(f"file absent: {name}")
+        elif found := difference(load_file(ours), load_file(theirs)):
+            report.bad(f"{name}: {found}")
+
+
+def is_number_as_text(value):
+    if not isinstance(value, str):
+        return False
+    try:
+        float(value)
+        return True
+    except ValueError:
+        return False
+
+
+def check_run_config(path, their_path, report):
+    if not os.path.isfile(path):
+        report.bad("file absent: run_config.yaml")
+        return
+    with open(path) as file, open(their_path) as their_file:
+        ours, theirs = yaml.safe_load(file), yaml.safe_load(their_file)
+    for section, value in ours.items():
+        if section == "model":
+            continue
+        if section not in theirs:
+            report.bad(f"run_config.yaml: section {section} is not one of the real ones")
+        elif not isinstance(value, dict):
+            if found := difference(value, theirs[section], section):
+                report.bad(f"run_config.yaml: {found}")
+        else:
+            for key, entry in value.items():
+                if found := difference(entry, theirs[section].get(key), f"{section}.{key}"):
+                    report.bad(f"run_config.yaml: {found}")
+    ours, theirs = ours["model"], theirs["model"]
+    shared = 0
+    for field, value in ours.items():
+        if is_number_as_text(value):
+            report.bad(f"run_config.yaml: model.{field} is the text {value!r}, expected a number")
+            continue
+        if field not in theirs:
+            print(f"  note: run_config.yaml: model.{field} stands only here: {value!r}")
+            continue
+        shared += 1
+        expected = theirs[field]
+        if type(value) is not type(expected) and expected is not None and field not in OTHER_TYPE:
+            report.bad(f"run_config.yaml: model.{field} is {value!r} ({type(value).__name__}), expected {type(expected).__name__}")
+        elif field not in SAME_VALUE and value != expected:
+            print(f"  note: run_config.yaml: model.{field} is {value!r}, in the fixture {expected!r}")
+    for field in SAME_VALUE:
+        if field not in ours:
+            report.bad(f"run_config.yaml: model.{field} is absent")
+        elif found := difference(ours[field], theirs[field], f"model.{field}"):
+            report.bad(f"run_config.yaml: {found}")
+    print(f"run_config.yaml: {shared} fields compared in type, {len(SAME_VALUE)} in value")
+
+
+def check(run, fixture, report):
+    """All of it; every difference goes to the report."""
+    root, their_run = resolve(run), os.path.join(fixture, "ckpt")
+    their_root = resolve(their_run)
+    tracker = "latest_checkpointed_iteration.txt"
+    with open(os.path.join(run, tracker), "rb") as file, open(os.path.join(their_run, tracker), "rb") as their_file:
+        if found := difference(file.read(), their_file.read(), tracker):
+            report.bad(found)
+    if os.path.basename(root) != os.path.basename(their_root):
+        report.bad(f"iteration directory {os.path.basename(root)}, expected {os.path.basename(their_root)}")
+    with open(os.path.join(fixture, "manifest.json")) as file:
+        manifest = json.load(file)
+    # Ours is read by PyTorch as it is.
+    ours, theirs = dcp.FileSystemReader(root).read_metadata(), read_metadata(their_root)
+    check_tensors(root, ours, theirs, manifest, report)
+    check_objects(root, their_root, ours, theirs, report)
+    check_train_state([
+        (os.path.join(root, "train_state.pt"), os.path.join(their_root, "train_state.pt")),
+        (os.path.join(run, "latest_train_state.pt"), os.path.join(their_run, "latest_train_state.pt")),
+    ], report)
+    with open(os.path.join(root, "metadata.json")) as file:
+        if found := difference(json.load(file), DESCRIPTION, "metadata.json"):
+            report.bad(found)
+    check_run_config(os.path.join(root, "run_config.yaml"), os.path.join(their_root, "run_config.yaml"), report)
+
+
+def main():
+    if len(sys.argv) != 3:
+        print(__doc__)
+        return 2
+    report = Report(20)
+    try:
+        check(sys.argv[1], sys.argv[2], report)
+    except (Exception, dcp.CheckpointException) as error:  # PyTorch derives its own from BaseException.
+        traceback.print_exc()
+        report.bad(f"cannot be checked: {type(error).__name__}: {error}")
+    print("RESULT", f"FAILED ({report.n_bad} mismatches)" if report.n_bad else "OK")
+    return 1 if report.n_bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+//! The commands of this repository, as `cargo xtask COMMAND`.
+//!
+//! Stands beside the house: it imports no crate of it and drives the `rialto` binary as a user does, so what it compares is
+//! judged by other code than wrote it.
+//!
+//! | module | noun |
+//! |---|---|
+//! | [`demo`] | the main job on the checkpoint in the tree |
+//! | [`suite`] | the tests |
+//! | [`interop`] | our output in front of the real PyTorch and Megatron-Core |
+//! | [`compare`] | two Hugging Face directories, byte for byte |
+//! | [`workspace`] | where things are, and commands that are shown before they run |
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "a command line program: its output is for people")]
+
+mod compare;
+mod demo;
+mod interop;
+mod suite;
+mod workspace;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// The commands of this repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build rialto and the GLM-5 plugin, plan the full GLM-5.2, import the checkpoint in the tree, export it, compare.
+    Demo,
+    /// Build everything and pass the tests.
+    Test,
+    /// Check our output with the real PyTorch and Megatron-Core, in a Python environment of its own.
+    ///
+    /// The environment is made in target/interop from tests/interop/requirements.txt and kept until that file changes.
+    /// RIALTO_INTEROP_PYTHON names an interpreter that already has these packages; then none is made.
+    Interop,
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let workspace = Workspace::find()?;
+    match cli.command {
+        Command::Demo => demo::run(&workspace),
+        Command::Test => suite::run(&workspace),
+        Command::Interop => interop::run(&workspace),
+    }
+}

@@ -1,0 +1,88 @@
+//! Where things are, and commands that are shown before they run.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The checkpoint that ships in the tree.
+pub(crate) const CHECKPOINT: &str = "tests/fixtures/glm52-tiny";
+
+/// The repository and its build folder. Every command runs in the root, so that what is printed can be typed there.
+pub(crate) struct Workspace {
+    root: PathBuf,
+    /// `target/debug`: where cargo puts the binary, and the plugin beside it.
+    binaries: PathBuf,
+}
+
+impl Workspace {
+    /// From where this program itself lies: cargo built it into the same folder as the rest.
+    pub(crate) fn find() -> Result<Workspace> {
+        let program = std::env::current_exe().context("this program's own path")?;
+        let binaries = program.parent().context("this program lies in no folder")?.to_owned();
+        // Read when running rather than when compiling: the repository may have moved since.
+        let package = std::env::var_os("CARGO_MANIFEST_DIR").context("CARGO_MANIFEST_DIR is not set; use `cargo xtask`")?;
+        let root = Path::new(&package).parent().context("the package lies in no folder")?.to_owned();
+        ensure!(root.join(CHECKPOINT).is_dir(), "{CHECKPOINT} is not in {}", root.display());
+        Ok(Workspace { root, binaries })
+    }
+
+    /// An absolute path of something in the repository.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// A folder of ours in the build folder.
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+        self.binaries.parent().unwrap_or(&self.binaries).join(name)
+    }
+
+    /// A path as it is typed from the root.
+    pub(crate) fn shown(&self, path: &Path) -> String {
+        path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
+    }
+
+    /// Builds the program and the plugin. In the dev profile: the build is the one that the tests use, and the checkpoint in
+    /// the tree is small.
+    pub(crate) fn build_rialto(&self) -> Result<()> {
+        self.cargo(["build", "--package", "rialto", "--package", "rialto-glm5"])
+    }
+
+    /// Runs cargo.
+    pub(crate) fn cargo<const N: usize>(&self, arguments: [&str; N]) -> Result<()> {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(arguments);
+        self.run("cargo", &mut command)
+    }
+
+    /// Runs rialto, which finds the plugin in its own folder.
+    pub(crate) fn rialto<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<()> {
+        let binary = self.binaries.join("rialto");
+        let mut command = Command::new(&binary);
+        // The plugin of this build and no other.
+        command.args(arguments).env_remove("RIALTO_PLUGIN_PATH");
+        self.run(&self.shown(&binary), &mut command)
+    }
+
+    /// Runs a command in the root, printed first.
+    pub(crate) fn run(&self, name: &str, command: &mut Command) -> Result<()> {
+        let arguments: Vec<String> = command.get_args().map(|argument| self.shown(Path::new(argument))).collect();
+        println!("\n$ {name} {}", arguments.join(" "));
+        let status = command.current_dir(&self.root).status().with_context(|| format!("{name} could not be started"))?;
+        if !status.success() {
+            bail!("{name} {} ended with {status}", arguments.first().map_or("", String::as_str));
+        }
+        Ok(())
+    }
+}
+
+/// Removes a folder and what is in it; none is as well.
+pub(crate) fn remove(folder: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("{} could not be removed", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
