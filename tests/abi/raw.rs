@@ -42,6 +42,28 @@ fn opened() -> (BridgeHandle, &'static BridgeTable) {
     (handle, table)
 }
 
+/// Asks for a claim.
+fn claim(opened: (BridgeHandle, &BridgeTable), request: RSlice<'_, u8>) -> (Status, OwnedBytes) {
+    let (handle, table) = opened;
+    let mut reply = OwnedBytes::EMPTY;
+    // SAFETY: the instance is open; request and reply live until the call returns.
+    let status = unsafe { (table.claim)(handle.instance, request, &mut reply) };
+    (status, reply)
+}
+
+fn extension(opened: (BridgeHandle, &BridgeTable), id: RStr<'_>) -> *const c_void {
+    let (handle, table) = opened;
+    // SAFETY: the instance is open and the id lives until the call returns.
+    unsafe { (table.query_extension)(handle.instance, id) }
+}
+
+fn release(opened: (BridgeHandle, &BridgeTable)) {
+    let (handle, table) = opened;
+    // SAFETY: no call is running, and each test does this last.
+    let status = unsafe { (table.release)(handle.instance) };
+    assert_eq!(status.code, 0);
+}
+
 /// Code, slug and message of a status.
 fn told(status: &Status) -> (u32, String, String) {
     let detail: Value = serde_json::from_slice(status.detail.bytes()).unwrap();
@@ -74,78 +96,52 @@ fn a_host_that_does_not_fit_is_refused_and_the_handle_left_alone() {
 
 #[test]
 fn a_request_that_is_no_document_is_refused_and_the_instance_goes_on() {
-    let (handle, table) = opened();
+    let opened = opened();
     let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
-    for request in [
-        &b""[..],
-        b"{",
-        b"\xff\xfe",
-        br#"{"schema": 1, "body": {"confug": ""}}"#,
-        &deep,
-    ] {
-        let mut reply = OwnedBytes::EMPTY;
-        // SAFETY: the instance is open; request and reply live until the call returns.
-        let status =
-            unsafe { (table.claim)(handle.instance, RSlice::from_slice(request), &mut reply) };
+    let unknown = br#"{"schema": 1, "body": {"confug": ""}}"#;
+    for request in [&b""[..], b"{", b"\xff\xfe", unknown, &deep] {
+        let (status, reply) = claim(opened, RSlice::from_slice(request));
         let (code, slug, message) = told(&status);
         assert_eq!(
             (code, slug.as_str()),
             (4, "document/unreadable"),
             "{message}"
         );
-        assert!(
-            message.contains("claim request") && reply.bytes().is_empty(),
-            "{message}"
-        );
+        assert!(message.contains("claim request"), "{message}");
+        assert!(reply.bytes().is_empty());
     }
-    let mut reply = OwnedBytes::EMPTY;
-    // SAFETY: as above.
+    // SAFETY: a null slice of no bytes is allowed.
     let null = unsafe { RSlice::from_raw_parts(ptr::null(), 0) };
-    // SAFETY: as above; a null slice of no bytes is allowed.
-    assert_eq!(
-        unsafe { (table.claim)(handle.instance, null, &mut reply) }.code,
-        4
-    );
+    assert_eq!(claim(opened, null).0.code, 4);
     let request = br#"{"schema": 1, "body": {"config": "{}"}}"#;
-    // SAFETY: as above.
-    let status = unsafe { (table.claim)(handle.instance, RSlice::from_slice(request), &mut reply) };
+    let (status, reply) = claim(opened, RSlice::from_slice(request));
     assert_eq!(status.code, 0);
-    assert!(
-        reply
-            .bytes()
-            .starts_with(br#"{"schema":1,"requires":[],"body":{"claim":"no""#)
-    );
-    // SAFETY: no call is running, and none follows.
-    assert_eq!(unsafe { (table.release)(handle.instance) }.code, 0);
+    let reply: Value = serde_json::from_slice(reply.bytes()).unwrap();
+    assert_eq!(reply["body"]["claim"], "no");
+    release(opened);
 }
 
 #[test]
 fn an_extension_that_nobody_knows_is_null() {
-    let (handle, table) = opened();
+    let opened = opened();
+    assert!(!extension(opened, DEQUANTIZE.into()).is_null());
     for id in ["dequantize/2", "", "DEQUANTIZE/1", "op-pack/1"] {
-        // SAFETY: the instance is open and the id lives until the call returns.
-        assert!(
-            unsafe { (table.query_extension)(handle.instance, id.into()) }.is_null(),
-            "{id}"
-        );
+        assert!(extension(opened, id.into()).is_null(), "{id}");
     }
-    let torn = [0xffu8];
+    let torn = [0xff_u8];
     // SAFETY: the bytes outlive the view; that they are not UTF-8 is the point.
     let id = unsafe { RStr::from_raw_parts(torn.as_ptr(), 1) };
-    // SAFETY: as above.
-    assert!(unsafe { (table.query_extension)(handle.instance, id) }.is_null());
-    // SAFETY: no call is running, and none follows.
-    assert_eq!(unsafe { (table.release)(handle.instance) }.code, 0);
+    assert!(extension(opened, id).is_null());
+    release(opened);
 }
 
 #[test]
 fn a_tensor_that_does_not_fit_its_length_is_refused() {
-    let (handle, table) = opened();
-    // SAFETY: the instance is open.
-    let found = unsafe { (table.query_extension)(handle.instance, DEQUANTIZE.into()) };
+    let opened = opened();
+    let found = extension(opened, DEQUANTIZE.into()).cast::<DequantizeTable>();
     // SAFETY: an extension's table is of its id's type and static.
-    let dequantizer = unsafe { &*found.cast::<DequantizeTable>() };
-    let (extents, codes) = ([2u64, 3], [128u8; 6]);
+    let dequantizer = unsafe { &*found };
+    let (extents, codes) = ([2_u64, 3], [128_u8; 6]);
     let whole = TensorRef {
         dtype: dtype::code_of("U8").unwrap(),
         rank: 2,
@@ -154,38 +150,36 @@ fn a_tensor_that_does_not_fit_its_length_is_refused() {
         len: 6,
     };
     let huge = [u64::MAX, 2];
-    let none = RSlice::from_slice(&[]);
+    let another = |edit: fn(&mut TensorRef)| {
+        let mut tensor = whole;
+        edit(&mut tensor);
+        tensor
+    };
+    let overflowing = TensorRef {
+        extents: huge.as_ptr(),
+        ..whole
+    };
     for (tensor, word) in [
-        (TensorRef { dtype: 0, ..whole }, "dtype code 0"),
-        (TensorRef { dtype: 99, ..whole }, "dtype code 99"),
-        (TensorRef { len: 5, ..whole }, "needs 6 bytes, found 5"),
+        (another(|tensor| tensor.dtype = 0), "dtype code 0"),
+        (another(|tensor| tensor.dtype = 99), "dtype code 99"),
+        (another(|tensor| tensor.len = 5), "needs 6 bytes, found 5"),
         (
-            TensorRef {
-                extents: huge.as_ptr(),
-                ..whole
-            },
-            "overflows",
-        ),
-        (
-            TensorRef {
-                data: ptr::null(),
-                ..whole
-            },
+            another(|tensor| tensor.data = ptr::null()),
             "needs 6 bytes, found 0",
         ),
+        (overflowing, "overflows"),
         (whole, "one F32 scale is needed"),
     ] {
-        let mut out = [9u8; 24];
+        let mut out = [9_u8; 24];
+        let (codec, none) = ("toy_int8/1".into(), RSlice::from_slice(&[]));
         let view = RSliceMut::from_mut_slice(&mut out);
         // SAFETY: the instance is open; every pointer is null or valid for the call.
-        let status = unsafe {
-            (dequantizer.dequantize)(handle.instance, "toy_int8/1".into(), tensor, none, view)
-        };
+        let status =
+            unsafe { (dequantizer.dequantize)(opened.0.instance, codec, tensor, none, view) };
         let (code, slug, message) = told(&status);
         assert_eq!((code, slug.as_str()), (4, "codec/refused"), "{message}");
         assert!(message.contains(word), "{message}");
         assert_eq!(out, [9; 24], "nothing was written");
     }
-    // SAFETY: no call is running, and none follows.
-    assert_eq!(unsafe { (table.release)(handle.instance) }.code, 0);
+    release(opened);
 }

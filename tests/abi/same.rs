@@ -77,18 +77,13 @@ fn the_dequant_hook_decodes_the_same_bytes_and_refuses_with_the_same_words() {
     let scale = 0.5f32.to_le_bytes();
     let scale = TensorView::new(Dtype::F32, &scalar, &scale).unwrap();
     let tensor = TensorView::new(Dtype::U8, &shape, &[128, 129, 127, 0, 255, 130]).unwrap();
-    let encoded = |codec, companions: &[TensorView<'static>]| {
-        let _ = companions;
-        EncodedTensor {
-            codec,
-            tensor,
-            companions: vec![scale],
-        }
+    let encoded = |codec| EncodedTensor {
+        codec,
+        tensor,
+        companions: vec![scale],
     };
     let mut out = [0; 24];
-    loaded
-        .dequantize(&encoded("toy_int8/1", &[]), &mut out)
-        .unwrap();
+    loaded.dequantize(&encoded("toy_int8/1"), &mut out).unwrap();
     let values: Vec<f32> = out
         .chunks(4)
         .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
@@ -101,7 +96,7 @@ fn the_dequant_hook_decodes_the_same_bytes_and_refuses_with_the_same_words() {
         ("other/1", 24),
     ] {
         let (mut linked_out, mut loaded_out) = (vec![7; len], vec![7; len]);
-        let encoded = encoded(codec, &[]);
+        let encoded = encoded(codec);
         assert_same(
             linked.dequantize(&encoded, &mut linked_out),
             loaded.dequantize(&encoded, &mut loaded_out),

@@ -78,8 +78,8 @@ def difference(ours, theirs, where="value"):
         if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape) or bytes(raw(ours)) != bytes(raw(theirs)):
             return f"{where} is {ours!r} of {ours.dtype}, expected {theirs!r} of {theirs.dtype}"
     elif isinstance(ours, dict):
-        if list(ours) != list(theirs):
-            return f"{where} has the keys {list(ours)}, expected {list(theirs)}"
+        if set(ours) != set(theirs):
+            return f"{where} has the keys {sorted(ours)}, expected {sorted(theirs)}"
         return next((found for key in ours if (found := difference(ours[key], theirs[key], f"{where}[{key!r}]"))), None)
     elif isinstance(ours, (list, tuple)):
         if len(ours) != len(theirs):

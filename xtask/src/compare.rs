@@ -28,8 +28,16 @@ pub(crate) struct Comparison {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(out, "  {} tensors, {} bytes of weights", self.tensors, self.bytes)?;
-        writeln!(out, "  {} index keys, {CONFIG}, {} side files", self.index_keys, self.side_files)?;
+        writeln!(
+            out,
+            "  {} tensors, {} bytes of weights",
+            self.tensors, self.bytes
+        )?;
+        writeln!(
+            out,
+            "  {} index keys, {CONFIG}, {} side files",
+            self.index_keys, self.side_files
+        )?;
         for difference in self.differences.iter().take(SHOWN) {
             writeln!(out, "  DIFFERENT {difference}")?;
         }
@@ -66,11 +74,20 @@ impl Checkpoint {
     fn read(folder: &Path) -> Result<Checkpoint> {
         let mut files = BTreeMap::new();
         read_files(folder, "", &mut files)?;
-        let config = files.remove(CONFIG).with_context(|| format!("{} has no {CONFIG}", folder.display()))?;
-        let index = files.remove(INDEX).with_context(|| format!("{} has no {INDEX}", folder.display()))?;
-        let index: Value = serde_json::from_slice(&index).with_context(|| format!("{INDEX} is no JSON"))?;
-        let named = index["weight_map"].as_object().context("the index has no weight_map")?;
-        let named = named.iter().map(|(name, shard)| (name.clone(), shard.as_str().unwrap_or_default().to_owned()));
+        let config = files
+            .remove(CONFIG)
+            .with_context(|| format!("{} has no {CONFIG}", folder.display()))?;
+        let index = files
+            .remove(INDEX)
+            .with_context(|| format!("{} has no {INDEX}", folder.display()))?;
+        let index: Value =
+            serde_json::from_slice(&index).with_context(|| format!("{INDEX} is no JSON"))?;
+        let named = index["weight_map"]
+            .as_object()
+            .context("the index has no weight_map")?;
+        let named = named
+            .iter()
+            .map(|(name, shard)| (name.clone(), shard.as_str().unwrap_or_default().to_owned()));
         let named: BTreeMap<String, String> = named.collect();
 
         let mut checkpoint = Checkpoint {
@@ -84,16 +101,29 @@ impl Checkpoint {
         };
         let shards: BTreeSet<&String> = checkpoint.index.values().collect();
         for shard in shards {
-            let bytes = files.remove(shard).with_context(|| format!("shard {shard:?} is not in {}", folder.display()))?;
-            let (_, header) = SafeTensors::read_metadata(&bytes).with_context(|| format!("header of {shard}"))?;
+            let bytes = files
+                .remove(shard)
+                .with_context(|| format!("shard {shard:?} is not in {}", folder.display()))?;
+            let (_, header) =
+                SafeTensors::read_metadata(&bytes).with_context(|| format!("header of {shard}"))?;
             for (key, value) in header.metadata().iter().flatten() {
                 checkpoint.metadata.insert((key.clone(), value.clone()));
             }
-            for (name, view) in SafeTensors::deserialize(&bytes).with_context(|| shard.clone())?.iter() {
-                let stored =
-                    Stored { dtype: view.dtype(), shape: view.shape().to_vec(), bytes: view.data().to_vec() };
+            for (name, view) in SafeTensors::deserialize(&bytes)
+                .with_context(|| shard.clone())?
+                .iter()
+            {
+                let stored = Stored {
+                    dtype: view.dtype(),
+                    shape: view.shape().to_vec(),
+                    bytes: view.data().to_vec(),
+                };
                 let earlier = checkpoint.places.insert(name.to_owned(), shard.clone());
-                ensure!(earlier.is_none(), "{name} is in {shard} and in {}", earlier.unwrap_or_default());
+                ensure!(
+                    earlier.is_none(),
+                    "{name} is in {shard} and in {}",
+                    earlier.unwrap_or_default()
+                );
                 checkpoint.tensors.insert(name.to_owned(), stored);
             }
         }
@@ -102,19 +132,24 @@ impl Checkpoint {
     }
 
     fn bytes(&self) -> u64 {
-        self.tensors.values().map(|tensor| tensor.bytes.len() as u64).sum()
+        self.tensors
+            .values()
+            .map(|tensor| tensor.bytes.len() as u64)
+            .sum()
     }
 }
 
 fn read_files(folder: &Path, prefix: &str, files: &mut BTreeMap<String, Vec<u8>>) -> Result<()> {
-    let entries = fs::read_dir(folder).with_context(|| format!("{} cannot be listed", folder.display()))?;
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("{} cannot be listed", folder.display()))?;
     for entry in entries {
         let entry = entry?;
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
         if entry.path().is_dir() {
             read_files(&entry.path(), &format!("{name}/"), files)?;
         } else {
-            let bytes = fs::read(entry.path()).with_context(|| format!("{} cannot be read", entry.path().display()))?;
+            let bytes = fs::read(entry.path())
+                .with_context(|| format!("{} cannot be read", entry.path().display()))?;
             files.insert(name, bytes);
         }
     }
@@ -137,7 +172,10 @@ pub(crate) fn compare(source: &Path, exported: &Path) -> Result<Comparison> {
             (Some(_), None) => differences.push(format!("{name}: not in the export")),
             (None, _) => differences.push(format!("{name}: not in the source")),
             (Some(a), Some(b)) if (a.dtype, &a.shape) != (b.dtype, &b.shape) => {
-                let (was, is) = (format!("{:?} {:?}", a.dtype, a.shape), format!("{:?} {:?}", b.dtype, b.shape));
+                let (was, is) = (
+                    format!("{:?} {:?}", a.dtype, a.shape),
+                    format!("{:?} {:?}", b.dtype, b.shape),
+                );
                 differences.push(format!("{name}: {was} in the source, {is} in the export"));
             }
             (Some(a), Some(b)) => differences.extend(first_difference(name, &a.bytes, &b.bytes)),
@@ -148,17 +186,32 @@ pub(crate) fn compare(source: &Path, exported: &Path) -> Result<Comparison> {
             differences.push(format!("{INDEX}: {name} is a key on one side only"));
         }
     }
-    for (name, shard) in exported.index.iter().filter(|(name, shard)| exported.places.get(*name) != Some(shard)) {
+    for (name, shard) in exported
+        .index
+        .iter()
+        .filter(|(name, shard)| exported.places.get(*name) != Some(shard))
+    {
         differences.push(format!("{INDEX}: {name} is not in {shard}"));
     }
-    for name in exported.places.keys().filter(|name| !exported.index.contains_key(*name)) {
+    for name in exported
+        .places
+        .keys()
+        .filter(|name| !exported.index.contains_key(*name))
+    {
         differences.push(format!("{INDEX}: {name} is in a shard and in no entry"));
     }
     if exported.total_size != Some(exported.bytes()) {
-        differences.push(format!("{INDEX}: total_size is {:?}, the shards hold {}", exported.total_size, exported.bytes()));
+        differences.push(format!(
+            "{INDEX}: total_size is {:?}, the shards hold {}",
+            exported.total_size,
+            exported.bytes()
+        ));
     }
     if source.metadata != exported.metadata {
-        differences.push(format!("shard metadata: {:?} and {:?}", source.metadata, exported.metadata));
+        differences.push(format!(
+            "shard metadata: {:?} and {:?}",
+            source.metadata, exported.metadata
+        ));
     }
     differences.extend(first_difference(CONFIG, &source.config, &exported.config));
     for name in union(&source.side_files, &exported.side_files) {
@@ -177,7 +230,11 @@ fn union<'a, V>(a: &'a BTreeMap<String, V>, b: &'a BTreeMap<String, V>) -> BTree
 
 fn first_difference(name: &str, a: &[u8], b: &[u8]) -> Option<String> {
     if a.len() != b.len() {
-        return Some(format!("{name}: {} bytes in the source, {} in the export", a.len(), b.len()));
+        return Some(format!(
+            "{name}: {} bytes in the source, {} in the export",
+            a.len(),
+            b.len()
+        ));
     }
     let byte = a.iter().zip(b).position(|(a, b)| a != b)?;
     Some(format!("{name}: byte {byte} of {} differs", a.len()))

@@ -19,7 +19,8 @@ const REQUIREMENTS: &str = "tests/interop/requirements.txt";
 const KEPT: &str = "tests/fixtures/megatron/glm52-tiny-mtp-tp1";
 const DROPPED: &str = "tests/fixtures/megatron/glm52-tiny-tp1";
 
-/// Imports with multi-token prediction kept and dropped, exports both, and has each result checked. Errors: a command or a
+/// Imports with multi-token prediction kept and dropped, exports both and what the real Megatron-Core wrote, and has each
+/// result checked. Errors: a command or a
 /// check that fails; a planted fault that no check sees.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let python = interpreter(workspace)?;
@@ -35,23 +36,62 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
     let check = |script: &str, arguments: &[&Path], flags: &[&str]| {
         let mut command = Command::new(&python);
-        command.arg(workspace.path(SCRIPTS).join(script)).args(arguments).args(flags);
+        command
+            .arg(workspace.path(SCRIPTS).join(script))
+            .args(arguments)
+            .args(flags);
         // What Megatron-Core misses on a machine without a GPU it says at every import.
-        command.env("PYTHONWARNINGS", "ignore").env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+            .env("PYTHONWARNINGS", "ignore")
+            .env("PYTHONDONTWRITEBYTECODE", "1");
         workspace.run("python", &mut command)
     };
-    for (mtp, expected, fixture) in [("keep", &expected, KEPT), ("drop", &expected_dropped, DROPPED)] {
-        let (run, exported) = (folder.join(format!("run-{mtp}")), folder.join(format!("exported-{mtp}")));
-        let import = ["import".as_ref(), source.as_os_str(), run.as_os_str(), "--mtp".as_ref(), mtp.as_ref()];
-        workspace.rialto(import)?;
-        workspace.rialto(["export".as_ref(), run.as_os_str(), exported.as_os_str()])?;
+    for (mtp, expected, fixture) in [
+        ("keep", &expected, KEPT),
+        ("drop", &expected_dropped, DROPPED),
+    ] {
+        let fixture = workspace.path(fixture);
+        let (run, exported) = (
+            folder.join(format!("run-{mtp}")),
+            folder.join(format!("exported-{mtp}")),
+        );
+        let flags: &[&str] = if mtp == "drop" {
+            &["--without-mtp"]
+        } else {
+            &[]
+        };
+        workspace.rialto([
+            "import".as_ref(),
+            source.as_os_str(),
+            run.as_os_str(),
+            "--mtp".as_ref(),
+            mtp.as_ref(),
+        ])?;
         check("check_torch_dist.py", &[&run, expected], &["--mcore"])?;
-        check("check_import.py", &[&run, &workspace.path(fixture)], &[])?;
-        let flags: &[&str] = if mtp == "drop" { &["--without-mtp"] } else { &[] };
+        check("check_import.py", &[&run, &fixture], &[])?;
+        workspace.rialto(["export".as_ref(), run.as_os_str(), exported.as_os_str()])?;
+        check("check_export.py", &[&exported, &source], flags)?;
+
+        // The real checkpoint keeps no config: the reference gives it.
+        let (theirs, exported) = (
+            fixture.join("ckpt"),
+            folder.join(format!("exported-fixture-{mtp}")),
+        );
+        let reference = ["--reference".as_ref(), source.as_os_str()];
+        workspace.rialto(
+            ["export".as_ref(), theirs.as_os_str(), exported.as_os_str()]
+                .into_iter()
+                .chain(reference),
+        )?;
         check("check_export.py", &[&exported, &source], flags)?;
     }
     // A check that cannot fail proves nothing.
-    let faults = [&folder.join("run-keep"), &workspace.path(KEPT), &folder.join("exported-keep"), &source];
+    let faults = [
+        &folder.join("run-keep"),
+        &workspace.path(KEPT),
+        &folder.join("exported-keep"),
+        &source,
+    ];
     check("plant_faults.py", &faults.map(PathBuf::as_path), &[])?;
     println!("\ninterop: all checks passed, every planted fault was seen");
     Ok(())
@@ -61,7 +101,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 fn leave_out(file: &Path, prefix: &str, target: &Path) -> Result<()> {
     let bytes = fs::read(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let tensors = SafeTensors::deserialize(&bytes)?;
-    let kept: BTreeMap<_, _> = tensors.iter().filter(|(name, _)| !name.starts_with(prefix)).collect();
+    let kept: BTreeMap<_, _> = tensors
+        .iter()
+        .filter(|(name, _)| !name.starts_with(prefix))
+        .collect();
     Ok(safetensors::serialize_to_file(kept, None, target)?)
 }
 
@@ -74,7 +117,8 @@ fn interpreter(workspace: &Workspace) -> Result<OsString> {
     let (environment, stamp) = (folder.join("environment"), folder.join("requirements.txt"));
     let python = environment.join("bin/python");
     let requirements = workspace.path(REQUIREMENTS);
-    let wanted = fs::read(&requirements).with_context(|| format!("{REQUIREMENTS} cannot be read"))?;
+    let wanted =
+        fs::read(&requirements).with_context(|| format!("{REQUIREMENTS} cannot be read"))?;
     // The stamp is a copy of the file, written when everything is installed; the interpreter is gone after a system upgrade.
     if fs::read(&stamp).is_ok_and(|found| found == wanted) && starts(&python) {
         println!("python environment: {}", workspace.shown(&environment));
@@ -91,13 +135,26 @@ fn interpreter(workspace: &Workspace) -> Result<OsString> {
         );
     }
     let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]).arg(&requirements);
+    install
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--requirement",
+        ])
+        .arg(&requirements);
     workspace.run(&workspace.shown(&python), &mut install)?;
     fs::write(&stamp, wanted)?;
     Ok(python.into_os_string())
 }
 
 fn starts(python: &Path) -> bool {
-    let status = Command::new(python).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let status = Command::new(python)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     status.is_ok_and(|status| status.success())
 }

@@ -9,15 +9,24 @@
 //! | [`suite`] | the tests |
 //! | [`interop`] | our output in front of the real PyTorch and Megatron-Core |
 //! | [`compare`] | two Hugging Face directories, byte for byte |
+//! | `fixtures` | a test that the fixtures are those of `ORIGIN.md` |
 //! | [`workspace`] | where things are, and commands that are shown before they run |
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, reason = "a command line program: its output is for people")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line program: its output is for people"
+)]
 
 mod compare;
 mod demo;
+#[cfg(test)]
+mod fixtures;
 mod interop;
 mod suite;
 mod workspace;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -44,8 +53,17 @@ enum Command {
     Interop,
 }
 
-fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> anyhow::Result<()> {
     let workspace = Workspace::find()?;
     match cli.command {
         Command::Demo => demo::run(&workspace),

@@ -20,11 +20,22 @@ impl Workspace {
     /// From where this program itself lies: cargo built it into the same folder as the rest.
     pub(crate) fn find() -> Result<Workspace> {
         let program = std::env::current_exe().context("this program's own path")?;
-        let binaries = program.parent().context("this program lies in no folder")?.to_owned();
+        let binaries = program
+            .parent()
+            .context("this program lies in no folder")?
+            .to_owned();
         // Read when running rather than when compiling: the repository may have moved since.
-        let package = std::env::var_os("CARGO_MANIFEST_DIR").context("CARGO_MANIFEST_DIR is not set; use `cargo xtask`")?;
-        let root = Path::new(&package).parent().context("the package lies in no folder")?.to_owned();
-        ensure!(root.join(CHECKPOINT).is_dir(), "{CHECKPOINT} is not in {}", root.display());
+        let package = std::env::var_os("CARGO_MANIFEST_DIR")
+            .context("CARGO_MANIFEST_DIR is not set; use `cargo xtask`")?;
+        let root = Path::new(&package)
+            .parent()
+            .context("the package lies in no folder")?
+            .to_owned();
+        ensure!(
+            root.join(CHECKPOINT).is_dir(),
+            "{CHECKPOINT} is not in {}",
+            root.display()
+        );
         Ok(Workspace { root, binaries })
     }
 
@@ -40,7 +51,10 @@ impl Workspace {
 
     /// A path as it is typed from the root.
     pub(crate) fn shown(&self, path: &Path) -> String {
-        path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
+        path.strip_prefix(&self.root)
+            .unwrap_or(path)
+            .display()
+            .to_string()
     }
 
     /// Builds the program and the plugin. In the dev profile: the build is the one that the tests use, and the checkpoint in
@@ -57,7 +71,10 @@ impl Workspace {
     }
 
     /// Runs rialto, which finds the plugin in its own folder.
-    pub(crate) fn rialto<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<()> {
+    pub(crate) fn rialto<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<()> {
         let binary = self.binaries.join("rialto");
         let mut command = Command::new(&binary);
         // The plugin of this build and no other.
@@ -67,11 +84,20 @@ impl Workspace {
 
     /// Runs a command in the root, printed first.
     pub(crate) fn run(&self, name: &str, command: &mut Command) -> Result<()> {
-        let arguments: Vec<String> = command.get_args().map(|argument| self.shown(Path::new(argument))).collect();
+        let arguments: Vec<String> = command
+            .get_args()
+            .map(|argument| self.shown(Path::new(argument)))
+            .collect();
         println!("\n$ {name} {}", arguments.join(" "));
-        let status = command.current_dir(&self.root).status().with_context(|| format!("{name} could not be started"))?;
+        let status = command
+            .current_dir(&self.root)
+            .status()
+            .with_context(|| format!("{name} could not be started"))?;
         if !status.success() {
-            bail!("{name} {} ended with {status}", arguments.first().map_or("", String::as_str));
+            bail!(
+                "{name} {} ended with {status}",
+                arguments.first().map_or("", String::as_str)
+            );
         }
         Ok(())
     }

@@ -4,11 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rialto_checkpoint::store::LocalStore;
+use rialto_checkpoint::store::{LocalStore, MemoryStore, Store};
 use rialto_checkpoint::torch_dist::{
     Metadata, Object, TensorEntry, TorchDistCheckpoint, read_object, train_state,
 };
-use rialto_checkpoint::{Error, store::Store};
 use rialto_tensor::{ByteRange, Dtype, Location, Region, Shape};
 use safetensors::SafeTensors;
 
@@ -21,7 +20,7 @@ fn fixture(name: &str) -> PathBuf {
 /// Copies a chunk's bytes to their place in the whole tensor, element by element.
 fn paste(whole: &mut [u8], shape: &Shape, region: &Region, element: usize, chunk: &[u8]) {
     let mut elements = chunk.chunks_exact(element);
-    let count = region.elements().unwrap();
+    let count = region.elements().expect("a small tensor");
     for number in 0..count {
         let (mut rest, mut index, mut stride) = (number, 0, 1);
         for axis in (0..shape.rank()).rev() {
@@ -31,18 +30,18 @@ fn paste(whole: &mut [u8], shape: &Shape, region: &Region, element: usize, chunk
             stride *= shape.extents()[axis];
         }
         let at = index as usize * element;
-        whole[at..at + element].copy_from_slice(elements.next().unwrap());
+        whole[at..at + element].copy_from_slice(elements.next().expect("an element for each"));
     }
     assert!(elements.next().is_none());
 }
 
 fn whole(checkpoint: &TorchDistCheckpoint, name: &str, entry: &TensorEntry) -> Vec<u8> {
-    let len = entry.shape.size_bytes(entry.dtype).unwrap();
+    let len = entry.shape.size_bytes(entry.dtype).expect("a small tensor");
     let mut whole = vec![0xa5; len as usize];
     for chunk in &entry.chunks {
-        let stored = checkpoint.locate(name, chunk).unwrap();
-        let source = checkpoint.source(&chunk.file).unwrap();
-        let bytes = stored.read(source.as_ref()).unwrap();
+        let stored = checkpoint.locate(name, chunk).expect("an item");
+        let source = checkpoint.source(&chunk.file).expect("a data file");
+        let bytes = stored.read(source.as_ref()).expect("its data");
         let element = entry.dtype.size_bytes() as usize;
         paste(&mut whole, &entry.shape, &chunk.region, element, &bytes);
     }
@@ -99,7 +98,7 @@ fn the_metadata_of_an_old_megatron_lists_a_chunk_for_every_layer_and_expert() {
 #[test]
 fn common_state_of_megatron_is_decoded_and_its_namespace_left_alone() {
     let store = LocalStore::open(fixture("megatron-0.13")).unwrap();
-    let common = read(&store, "common.pt").unwrap();
+    let common = read(&store, "common.pt");
     let args = Object::Opaque("argparse.Namespace".to_owned());
     assert_eq!(common.get("args"), Some(&args));
     assert_eq!(common.get("iteration"), Some(&Object::Int(42)));
@@ -111,13 +110,13 @@ fn common_state_of_megatron_is_decoded_and_its_namespace_left_alone() {
 #[test]
 fn train_state_of_megatron_bridge_equals_ours() {
     let store = LocalStore::open(fixture("")).unwrap();
-    assert_eq!(read(&store, "train_state.pt").unwrap(), train_state(0));
+    assert_eq!(read(&store, "train_state.pt"), train_state(0));
 }
 
-fn read(store: &LocalStore, name: &str) -> Result<Object, Error> {
-    let source = store.open(name)?;
+fn read(store: &LocalStore, name: &str) -> Object {
+    let source = store.open(name).expect("a fixture");
     let whole = ByteRange::new(0, source.len());
-    read_object(source.as_ref(), whole, &Location::file(name))
+    read_object(source.as_ref(), whole, &Location::file(name)).expect("an object")
 }
 
 #[test]
@@ -127,7 +126,7 @@ fn every_cut_of_real_files_is_an_error() {
         let cut = Metadata::decode(&bytes[..len], &Location::default());
         assert!(cut.is_err(), "cut at {len}");
     }
-    let store = rialto_checkpoint::store::MemoryStore::new("m");
+    let store = MemoryStore::new("m");
     let bytes = fs::read(fixture("train_state.pt")).unwrap();
     for len in 0..bytes.len() {
         store.insert("f", &bytes[..len]).unwrap();

@@ -161,8 +161,11 @@ pub fn load(file: &Path) -> Result<LoadedPlugin, Error> {
     handshake(file, &mut Vec::new())
 }
 
-/// Libraries of this process by device and inode. A mapped file keeps its inode, so a number cannot mean another file.
-static LIBRARIES: Mutex<Option<HashMap<(u64, u64), Arc<Library>>>> = Mutex::new(None);
+/// Libraries by device and inode. A mapped file keeps its inode, so a number cannot come to mean another file.
+type Libraries = HashMap<(u64, u64), Arc<Library>>;
+
+/// Those of this process; written by every load.
+static LIBRARIES: Mutex<Option<Libraries>> = Mutex::new(None);
 
 fn handshake(path: &Path, steps: &mut Vec<StepReport>) -> Result<LoadedPlugin, Error> {
     let mut passed = |detail: String| {
@@ -209,7 +212,7 @@ fn handshake(path: &Path, steps: &mut Vec<StepReport>) -> Result<LoadedPlugin, E
         OpenFault::Refused(answer) => Error::Refused {
             file: file(),
             plugin: package.clone(),
-            source: error_of("open", &answer),
+            reason: Box::new(error_of("open", &answer)),
         },
         OpenFault::Null(entry) => Error::Table {
             file: file(),
@@ -219,10 +222,10 @@ fn handshake(path: &Path, steps: &mut Vec<StepReport>) -> Result<LoadedPlugin, E
     })?;
     passed("an instance".to_owned());
 
-    let remote = Remote::new(instance).map_err(|source| Error::Describe {
+    let remote = Remote::new(instance).map_err(|reason| Error::Describe {
         file: file(),
         plugin: package.clone(),
-        source,
+        reason: Box::new(reason),
     })?;
     let description = rialto_bridge::Bridge::describe(&remote);
     passed(format!(
@@ -249,7 +252,7 @@ fn handshake(path: &Path, steps: &mut Vec<StepReport>) -> Result<LoadedPlugin, E
     })
 }
 
-fn with_libraries<T>(act: impl FnOnce(&mut HashMap<(u64, u64), Arc<Library>>) -> T) -> T {
+fn with_libraries<T>(act: impl FnOnce(&mut Libraries) -> T) -> T {
     let mut libraries = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner);
     act(libraries.get_or_insert_default())
 }
@@ -396,7 +399,7 @@ fn accept_declaration(
             return Err(Error::Layout {
                 file,
                 plugin,
-                mismatch,
+                mismatch: Box::new(mismatch),
             });
         }
     }

@@ -145,17 +145,17 @@ pub enum Error {
         /// Name and version of the plugin.
         plugin: String,
         /// What differs.
-        mismatch: LayoutMismatch,
+        mismatch: Box<LayoutMismatch>,
     },
     /// It would not make an instance.
-    #[error("plugin {} ({plugin}) refused to open: {source}", file.display())]
+    #[error("plugin {} ({plugin}) refused to open: {reason}", file.display())]
     Refused {
         /// The file.
         file: PathBuf,
         /// Name and version of the plugin.
         plugin: String,
         /// What it said.
-        source: rialto_bridge::Error,
+        reason: Box<rialto_bridge::Error>,
     },
     /// An entry that must be there is null.
     #[error("plugin {} ({plugin}) has no {entry}, which every plugin needs", file.display())]
@@ -168,14 +168,14 @@ pub enum Error {
         entry: &'static str,
     },
     /// It could not say what it serves.
-    #[error("plugin {} ({plugin}) could not describe itself: {source}", file.display())]
+    #[error("plugin {} ({plugin}) could not describe itself: {reason}", file.display())]
     Describe {
         /// The file.
         file: PathBuf,
         /// Name and version of the plugin.
         plugin: String,
         /// What it said.
-        source: rialto_bridge::Error,
+        reason: Box<rialto_bridge::Error>,
     },
     /// No plugin takes the config.
     #[error(
@@ -192,12 +192,12 @@ pub enum Error {
         reasons: Vec<String>,
     },
     /// No plugin takes the config, and at least one failed when asked.
-    #[error("plugin {} failed when asked for its claim: {source}", file.display())]
+    #[error("plugin {} failed when asked for its claim: {reason}", file.display())]
     Claim {
         /// The file.
         file: PathBuf,
         /// What it said.
-        source: rialto_bridge::Error,
+        reason: Box<rialto_bridge::Error>,
     },
 }
 
@@ -238,12 +238,12 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> u32 {
         match self {
-            Error::Refused { source, .. } | Error::Describe { source, .. }
-                if source.code() == rialto_abi::code::PANIC =>
+            Error::Refused { reason, .. } | Error::Describe { reason, .. }
+                if reason.code() == rialto_abi::code::PANIC =>
             {
-                source.code()
+                reason.code()
             }
-            Error::Claim { source, .. } => source.code(),
+            Error::Claim { reason, .. } => reason.code(),
             _ => Error::KINDS
                 .iter()
                 .find(|(slug, _)| *slug == self.slug())
@@ -299,9 +299,9 @@ impl Error {
                 "no plugin was found: name one with --plugin, or list a folder in RIALTO_PLUGIN_PATH"
             }
             Error::Unclaimed { .. } => "name a plugin that serves it with --plugin",
-            Error::Refused { source, .. }
-            | Error::Describe { source, .. }
-            | Error::Claim { source, .. } => return source.help(),
+            Error::Refused { reason, .. }
+            | Error::Describe { reason, .. }
+            | Error::Claim { reason, .. } => return reason.help(),
             _ => return None,
         };
         Some(text.to_owned())

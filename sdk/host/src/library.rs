@@ -78,8 +78,12 @@ impl Library {
         if magic != MAGIC {
             return Err(DeclFault::Magic(magic));
         }
+        let place = self
+            .declaration
+            .wrapping_byte_add(size_of_val(&magic))
+            .cast::<u32>();
         // SAFETY: the magic says that a size follows.
-        let size = unsafe { self.declaration.byte_add(8).cast::<u32>().read_unaligned() };
+        let size = unsafe { place.read_unaligned() };
         if size != PluginDecl::SIZE {
             return Err(DeclFault::Size(size));
         }
@@ -114,8 +118,12 @@ impl Library {
             .iter()
             .find(|table| table.name == "BridgeTable");
         for &(entry, offset) in bridge.map_or(&[][..], |table| table.fields) {
+            let place = handle
+                .table
+                .wrapping_byte_add(offset)
+                .cast::<*const c_void>();
             // SAFETY: `open` said OK and a table is never smaller than its contract; the entry is read as an address.
-            let address = unsafe { handle.table.byte_add(offset).cast::<*const c_void>().read() };
+            let address = unsafe { place.read() };
             if address.is_null() {
                 return Err(OpenFault::Null(entry));
             }

@@ -353,9 +353,9 @@ impl Registry {
                 failed,
             });
         }
-        if let Some((plugin, source)) = failed.into_iter().next() {
-            let file = plugin.file().to_owned();
-            return Err(Error::Claim { file, source });
+        if let Some((plugin, reason)) = failed.into_iter().next() {
+            let (file, reason) = (plugin.file().to_owned(), Box::new(reason));
+            return Err(Error::Claim { file, reason });
         }
         let mut available: Vec<String> = self
             .usable()

@@ -103,23 +103,12 @@ static rialto_status release(void *instance) {
 static const rialto_bridge_table TABLE = {describe,  claim,           map_config, unmap_config,    weight_map,
                                           placement, pipeline_layout, codecs,     query_extension, release};
 
-#ifndef WITHOUT_OPEN
 static rialto_status open_plain(const rialto_host_table *table, rialto_bridge_handle *handle) {
     host = table;
     handle->instance = NULL;
-#ifdef WITHOUT_A_TABLE
-    handle->table = NULL;
-#elif defined(WITHOUT_AN_ENTRY)
-    static rialto_bridge_table torn;
-    torn = TABLE;
-    torn.codecs = NULL;
-    handle->table = &torn;
-#else
     handle->table = &TABLE;
-#endif
     return done();
 }
-#endif
 
 const rialto_plugin_decl rialto_plugin_v1 = {
     .magic = RIALTO_MAGIC,
@@ -131,7 +120,5 @@ const rialto_plugin_decl rialto_plugin_v1 = {
     .name = "plain",
     .version = "1.0",
     .layout = NULL,
-#ifndef WITHOUT_OPEN
     .open = open_plain,
-#endif
 };

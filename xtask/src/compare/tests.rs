@@ -31,7 +31,10 @@ fn edit(file: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 fn replace(file: &Path, from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
     edit(file, |bytes| {
-        let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
+        let at = bytes
+            .windows(from.len())
+            .position(|window| window == from.as_bytes())
+            .unwrap();
         bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
     });
 }
@@ -54,31 +57,53 @@ fn one_flipped_bit_is_found() {
 
 #[test]
 fn another_dtype_of_the_same_width_is_found() {
-    let found = findings(|copy| replace(&copy.join(SHARD), "\"dtype\":\"BF16\"", "\"dtype\":\"F16\" "));
+    let found = findings(|copy| {
+        replace(
+            &copy.join(SHARD),
+            "\"dtype\":\"BF16\"",
+            "\"dtype\":\"F16\" ",
+        )
+    });
     assert_one(&found, "F16");
 }
 
 #[test]
 fn a_renamed_tensor_is_found_in_shard_and_index() {
     let found = findings(|copy| {
-        replace(&copy.join(SHARD), "model.embed_tokens.weight", "model.embed_tokenz.weight");
-        replace(&copy.join(INDEX), "model.embed_tokens.weight", "model.embed_tokenz.weight");
+        replace(
+            &copy.join(SHARD),
+            "model.embed_tokens.weight",
+            "model.embed_tokenz.weight",
+        );
+        replace(
+            &copy.join(INDEX),
+            "model.embed_tokens.weight",
+            "model.embed_tokenz.weight",
+        );
     });
     assert_eq!(found.len(), 4, "{found:#?}");
-    assert!(found.iter().all(|finding| finding.contains("embed_token")), "{found:#?}");
+    assert!(
+        found.iter().all(|finding| finding.contains("embed_token")),
+        "{found:#?}"
+    );
 }
 
 #[test]
 fn an_index_that_names_the_wrong_shard_is_found() {
     let found = findings(|copy| {
-        replace(&copy.join(INDEX), "\"lm_head.weight\": \"model-00003", "\"lm_head.weight\": \"model-00001");
+        replace(
+            &copy.join(INDEX),
+            "\"lm_head.weight\": \"model-00003",
+            "\"lm_head.weight\": \"model-00001",
+        );
     });
     assert_one(&found, "lm_head.weight is not in model-00001");
 }
 
 #[test]
 fn a_wrong_total_size_is_found() {
-    let found = findings(|copy| replace(&copy.join(INDEX), "\"total_size\": 1", "\"total_size\": 2"));
+    let found =
+        findings(|copy| replace(&copy.join(INDEX), "\"total_size\": 1", "\"total_size\": 2"));
     assert_one(&found, "total_size");
 }
 
@@ -96,6 +121,7 @@ fn a_side_file_more_is_found() {
 
 #[test]
 fn metadata_of_the_shards_is_compared() {
-    let found = findings(|copy| replace(&copy.join(SHARD), "\"format\":\"pt\"", "\"format\":\"tf\""));
+    let found =
+        findings(|copy| replace(&copy.join(SHARD), "\"format\":\"pt\"", "\"format\":\"tf\""));
     assert_one(&found, "shard metadata");
 }

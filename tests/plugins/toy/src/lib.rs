@@ -7,6 +7,9 @@ use rialto_plugin::prelude::*;
 const ARCHITECTURE: &str = "ToyForCausalLM";
 /// Bytes around 128, times one scale a tensor.
 const CODEC: &str = "toy_int8/1";
+const EMBEDDING: &str = "embedding.word_embeddings.weight";
+const FC1: &str = "decoder.layers.{i}.mlp.linear_fc1.weight";
+const FC2: &str = "decoder.layers.{i}.mlp.linear_fc2.weight";
 
 /// The family; it keeps no state.
 pub struct Toy;
@@ -28,62 +31,45 @@ impl Bridge for Toy {
 impl ConfigMapping for Toy {
     fn claim(&self, config: &RawConfig) -> Result<Claim, Error> {
         rehearse(config.value("panic"), "claim");
-        Ok(if config.architectures()?.contains(&ARCHITECTURE) {
-            Claim::Yes {
-                release: "toy-1".to_owned(),
-                reason: format!("architectures names {ARCHITECTURE}"),
-            }
-        } else {
-            Claim::No {
-                reason: format!("architectures does not name {ARCHITECTURE}"),
-            }
-        })
+        let (release, reason) = ("toy-1".to_owned(), format!("it names {ARCHITECTURE}"));
+        if config.architectures()?.contains(&ARCHITECTURE) {
+            return Ok(Claim::Yes { release, reason });
+        }
+        let reason = format!("it does not name {ARCHITECTURE}");
+        Ok(Claim::No { reason })
     }
 
     fn map_config(&self, config: &RawConfig, _: &MapOptions) -> Result<ModelSpec, Error> {
-        const READ: [&str; 6] = [
-            "architectures",
-            "num_hidden_layers",
-            "hidden_size",
-            "intermediate_size",
-            "vocab_size",
-            "rms_norm_eps",
-        ];
         rehearse(config.value("panic"), "map_config");
         log(Level::Debug, "toy", "mapping a config");
-        let layers = config.integer("num_hidden_layers")?;
-        if layers == 0 {
-            return Err(Error::Unsupported {
-                what: "num_hidden_layers".to_owned(),
-                found: layers.to_string(),
-                supported: "1 or more".to_owned(),
-            });
-        }
-        let hidden = config.integer("hidden_size")?;
-        let ffn = config.integer("intermediate_size")?;
-        let epsilon = config.value("rms_norm_eps").cloned();
-        let unread = config
-            .values()
-            .keys()
-            .filter(|key| !READ.contains(&key.as_str()));
+        // Key by key: ours, Megatron's.
+        const KEYS: [(&str, &str); 4] = [
+            ("num_hidden_layers", "num_layers"),
+            ("hidden_size", "hidden_size"),
+            ("intermediate_size", "ffn_hidden_size"),
+            ("rms_norm_eps", "layernorm_epsilon"),
+        ];
+        let is_read = |key: &str| {
+            ["architectures", "vocab_size"].contains(&key)
+                || KEYS.iter().any(|(ours, _)| key == *ours)
+        };
+        let provider = KEYS.iter().filter_map(|(ours, megatron)| {
+            Some(((*megatron).to_owned(), config.value(ours)?.clone()))
+        });
+        let unread = config.values().keys().filter(|key| !is_read(key));
         Ok(ModelSpec {
             release: "toy-1".to_owned(),
             architecture: ARCHITECTURE.to_owned(),
             dims: Dims {
-                layers,
-                hidden,
+                layers: config.integer("num_hidden_layers")?,
+                hidden: config.integer("hidden_size")?,
                 vocab: config.integer("vocab_size")?,
                 mtp_layers: 0,
                 mtp_layers_dropped: 0,
             },
             provider_target: "toy.ToyProvider".to_owned(),
-            provider: Map::from_iter([
-                ("num_layers".to_owned(), json!(layers)),
-                ("hidden_size".to_owned(), json!(hidden)),
-                ("ffn_hidden_size".to_owned(), json!(ffn)),
-                ("layernorm_epsilon".to_owned(), json!(epsilon)),
-            ]),
-            extra: json!({"ffn": ffn, "panic": config.value("panic")}),
+            provider: provider.collect(),
+            extra: json!({"ffn": config.integer("intermediate_size")?, "panic": config.value("panic")}),
             unread_keys: unread.cloned().collect(),
             notices: Vec::new(),
         })
@@ -91,10 +77,8 @@ impl ConfigMapping for Toy {
 
     fn unmap_config(&self, spec: &ModelSpec, _: &RawConfig) -> Result<Vec<ConfigEdit>, Error> {
         rehearse(spec.extra.get("panic"), "unmap_config");
-        Ok(vec![ConfigEdit {
-            key: "num_hidden_layers".to_owned(),
-            value: json!(spec.dims.layers),
-        }])
+        let (key, value) = ("num_hidden_layers".to_owned(), json!(spec.dims.layers));
+        Ok(vec![ConfigEdit { key, value }])
     }
 }
 
@@ -102,51 +86,30 @@ impl WeightMapping for Toy {
     fn weight_map(&self, spec: &ModelSpec) -> Result<WeightMap, Error> {
         rehearse(spec.extra.get("panic"), "weight_map");
         let ffn = spec.extra.get("ffn").and_then(Value::as_u64).unwrap_or(0);
-        let (hidden, vocab) = (spec.dims.hidden, spec.dims.vocab);
-        let layers = || Scope::new().index("i", 0..spec.dims.layers);
-        let float = || DtypeRule::any_of([Dtype::Bf16, Dtype::F32]);
-        let rows = ffn.to_string();
+        let (layers, hidden, vocab) = (spec.dims.layers, spec.dims.hidden, spec.dims.vocab);
+        let rule = |name, shape| {
+            let float = DtypeRule::any_of([Dtype::Bf16, Dtype::F32]);
+            MapRule::new(name, "dense", name, shape).dtype(float)
+        };
+        let part = |name, shape| Part::new(&format!("model.layers.{{i}}.mlp.{name}"), shape);
+        let every_layer = Scope::new().index("i", 0..layers);
         Ok(WeightMap::new([
-            MapRule::new(
-                "embedding",
-                "embedding",
-                "embedding.word_embeddings.weight",
-                [vocab, hidden],
-            )
-            .dtype(float())
-            .part(Part::new("model.embed_tokens.weight", [vocab, hidden])),
-            MapRule::new(
-                "mlp.linear_fc1.weight",
-                "mlp",
-                "decoder.layers.{i}.mlp.linear_fc1.weight",
-                [2 * ffn, hidden],
-            )
-            .over(layers())
-            .dtype(float())
-            .part(Part::new(
-                "model.layers.{i}.mlp.gate_proj.weight",
-                [ffn, hidden],
-            ))
-            .part(Part::new("model.layers.{i}.mlp.up_proj.weight", [ffn, hidden]).at([&rows, "0"])),
-            MapRule::new(
-                "mlp.linear_fc2.weight",
-                "mlp",
-                "decoder.layers.{i}.mlp.linear_fc2.weight",
-                [hidden, ffn],
-            )
-            .over(layers())
-            .dtype(float())
-            .part(Part::new(
-                "model.layers.{i}.mlp.down_proj.weight",
-                [hidden, ffn],
-            )),
+            rule(EMBEDDING, [vocab, hidden])
+                .part(Part::new("model.embed_tokens.weight", [vocab, hidden])),
+            rule(FC1, [2 * ffn, hidden])
+                .over(every_layer.clone())
+                .part(part("gate_proj.weight", [ffn, hidden]))
+                .part(part("up_proj.weight", [ffn, hidden]).at([&ffn.to_string(), "0"])),
+            rule(FC2, [hidden, ffn])
+                .over(every_layer)
+                .part(part("down_proj.weight", [hidden, ffn])),
         ]))
     }
 
     fn placement(&self, spec: &ModelSpec) -> Result<Placement, Error> {
         rehearse(spec.extra.get("panic"), "placement");
         let rule = |param: &str, axis, blocks| PlacementRule {
-            param: param.to_owned(),
+            param: param.replace("{i}", "*"),
             cuts: vec![Cut {
                 axis,
                 over: MeshAxis::Tp,
@@ -154,13 +117,8 @@ impl WeightMapping for Toy {
                 is_stacked: false,
             }],
         };
-        Ok(Placement {
-            rules: vec![
-                rule("embedding.*", 0, 1),
-                rule("*.linear_fc1.weight", 0, 2),
-                rule("*.linear_fc2.weight", 1, 1),
-            ],
-        })
+        let rules = vec![rule(EMBEDDING, 0, 1), rule(FC1, 0, 2), rule(FC2, 1, 1)];
+        Ok(Placement { rules })
     }
 }
 
@@ -169,13 +127,11 @@ impl PipelineMapping for Toy {
         rehearse(spec.extra.get("panic"), "pipeline_layout");
         let layers = spec.dims.layers;
         if mesh.pp == 0 || !layers.is_multiple_of(mesh.pp) {
-            let fits = (1..=layers)
-                .filter(|pp| layers.is_multiple_of(*pp))
-                .map(|pp| pp.to_string());
+            let fits = (1..=layers).filter(|&pp| layers.is_multiple_of(pp));
             return Err(Error::Unsupported {
                 what: format!("pp for {layers} layers"),
                 found: mesh.pp.to_string(),
-                supported: fits.collect::<Vec<_>>().join(", "),
+                supported: fits.map(|pp| pp.to_string()).collect::<Vec<_>>().join(", "),
             });
         }
         let each = layers / mesh.pp;
@@ -185,10 +141,8 @@ impl PipelineMapping for Toy {
             physical_layers: each,
             mtp_layers: 0,
         };
-        Ok(PipelineLayout {
-            stages: (0..mesh.pp).map(stage).collect(),
-            provider: Map::new(),
-        })
+        let (stages, provider) = ((0..mesh.pp).map(stage).collect(), Map::new());
+        Ok(PipelineLayout { stages, provider })
     }
 }
 
@@ -205,32 +159,22 @@ impl Dequantizer for Toy {
 
     /// `out = (code - 128) * scale`. Shapes: tensor `[n, k]` U8, scale `[1]` F32, out `[n, k]` F32.
     fn dequantize(&self, encoded: &EncodedTensor<'_>, out: &mut [u8]) -> Result<(), Error> {
-        if encoded.codec != CODEC {
-            return Err(Error::UnknownCodec {
-                codec: encoded.codec.to_owned(),
-            });
+        let codec = encoded.codec.to_owned();
+        if codec != CODEC {
+            return Err(Error::UnknownCodec { codec });
         }
         let codes = encoded.tensor.bytes();
-        let refused = |reason: String| {
-            Err(Error::Codec {
-                codec: CODEC.to_owned(),
-                reason,
-            })
-        };
-        let Some(Ok(scale)) = encoded
+        let scale = encoded
             .companions
             .first()
-            .map(|scale| <[u8; 4]>::try_from(scale.bytes()))
-        else {
-            return refused("one F32 scale is needed".to_owned());
+            .map(|scale| <[u8; 4]>::try_from(scale.bytes()));
+        let Some(Ok(scale)) = scale else {
+            let reason = "one F32 scale is needed".to_owned();
+            return Err(Error::Codec { codec, reason });
         };
         if out.len() != 4 * codes.len() {
-            return refused(format!(
-                "{} codes need {} bytes, found {}",
-                codes.len(),
-                4 * codes.len(),
-                out.len()
-            ));
+            let reason = format!("{} codes do not fill {} bytes", codes.len(), out.len());
+            return Err(Error::Codec { codec, reason });
         }
         let scale = f32::from_le_bytes(scale);
         for (value, &code) in out.chunks_exact_mut(4).zip(codes) {
@@ -242,8 +186,6 @@ impl Dequantizer for Toy {
 
 /// Panics if the config's `panic` names this entry. Only a toy has it: with it a host shows that it survives.
 fn rehearse(named: Option<&Value>, entry: &str) {
-    assert!(
-        named.and_then(Value::as_str) != Some(entry),
-        "the config asked for a panic in {entry}"
-    );
+    let is_named = named.and_then(Value::as_str) == Some(entry);
+    assert!(!is_named, "the config asked for a panic in {entry}");
 }

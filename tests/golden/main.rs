@@ -1,0 +1,12 @@
+//! The golden suite: what rialto makes of a checkpoint, against what the real code made of the same one.
+//!
+//! Expected values come from transformers, PyTorch and Megatron-Core (`tests/fixtures/ORIGIN.md`) or are derived from a
+//! config by a second path. Every test runs with the family linked and with the family loaded from its library.
+
+mod counts;
+mod damage;
+mod export;
+mod failing_stores;
+mod import;
+mod refusals;
+mod world;
