@@ -1,4 +1,4 @@
-//! Size, alignment and offsets of every table, compared with the kept file.
+//! Size, alignment and offsets of every table, compared with the kept file and with `docs/abi.md`.
 //!
 //! `RIALTO_UPDATE_LAYOUT=1` writes the file anew. Before the freeze that goes with a new digit in the magic; after it, a
 //! difference is a break.
@@ -42,4 +42,32 @@ fn every_element_type_has_a_code() {
         assert_eq!(name.map(str::parse), Some(Ok(dtype)), "{dtype}");
     }
     assert_eq!(dtype::CODES.len(), Dtype::ALL.len());
+}
+
+#[test]
+fn the_page_says_what_the_tables_and_the_errors_say() {
+    let page = include_str!("../../docs/abi.md");
+    for table in TABLES {
+        let head = format!(
+            "`{}`, {} bytes, aligned to {}:",
+            table.name, table.size, table.align
+        );
+        let at = page
+            .find(&head)
+            .unwrap_or_else(|| panic!("{head:?} is not on the page"));
+        let rows = page[at..].lines().skip(4).zip(table.fields);
+        for (row, (field, offset)) in rows {
+            assert!(
+                row.starts_with(&format!("| {offset} | `{field}` |")),
+                "{}: {row}",
+                table.name
+            );
+        }
+    }
+    for (code, name) in dtype::CODES {
+        assert!(page.contains(&format!("| {code} | {name} |")), "{name}");
+    }
+    for (slug, _) in rialto_host::Error::KINDS {
+        assert!(page.contains(&format!("`{slug}`")), "{slug}");
+    }
 }

@@ -31,12 +31,21 @@ impl Count {
 fn derive(config: &Value) -> (Count, Count) {
     let n = |key: &str| config[key].as_u64().unwrap_or_else(|| panic!("{key}"));
     let (v, h, a) = (n("vocab_size"), n("hidden_size"), n("num_attention_heads"));
-    let (dn, dr, dv) = (n("qk_nope_head_dim"), n("qk_rope_head_dim"), n("v_head_dim"));
+    let (dn, dr, dv) = (
+        n("qk_nope_head_dim"),
+        n("qk_rope_head_dim"),
+        n("v_head_dim"),
+    );
     let (rq, rk) = (n("q_lora_rank"), n("kv_lora_rank"));
     let (hi, di) = (n("index_n_heads"), n("index_head_dim"));
-    let (e, f, shared) = (n("n_routed_experts"), n("moe_intermediate_size"), n("n_shared_experts"));
+    let (e, f, shared) = (
+        n("n_routed_experts"),
+        n("moe_intermediate_size"),
+        n("n_shared_experts"),
+    );
     let attention = |count: &mut Count| {
-        let matrices = rq * h + a * (dn + dr) * rq + (rk + dr) * h + a * (dn + dv) * rk + h * a * dv;
+        let matrices =
+            rq * h + a * (dn + dr) * rq + (rk + dr) * h + a * (dn + dv) * rk + h * a * dv;
         // Input norm, two latent norms, five matrices; the norm after attention is counted here too.
         count.add(9, 9, matrices + rq + rk + 2 * h);
     };
@@ -44,17 +53,29 @@ fn derive(config: &Value) -> (Count, Count) {
     let dense = |count: &mut Count| count.add(3, 2, 3 * n("intermediate_size") * h);
     let experts = |count: &mut Count| {
         // Router weight and bias; three matrices an expert, fused and stacked into two; the same for the shared one.
-        count.add(2 + 3 * e + 3, 2 + 2 + 2, e * h + e + 3 * e * f * h + 3 * shared * f * h);
+        count.add(
+            2 + 3 * e + 3,
+            2 + 2 + 2,
+            e * h + e + 3 * e * f * h + 3 * shared * f * h,
+        );
     };
     let mut main = Count::default();
     main.add(3, 3, 2 * v * h + h);
-    let kinds = config["indexer_types"].as_array().unwrap().iter().zip(config["mlp_layer_types"].as_array().unwrap());
+    let kinds = config["indexer_types"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(config["mlp_layer_types"].as_array().unwrap());
     for (indexer_kind, mlp_kind) in kinds {
         attention(&mut main);
         if indexer_kind == "full" {
             indexer(&mut main);
         }
-        if mlp_kind == "dense" { dense(&mut main) } else { experts(&mut main) }
+        if mlp_kind == "dense" {
+            dense(&mut main)
+        } else {
+            experts(&mut main)
+        }
     }
     let mut mtp = Count::default();
     for _ in 0..n("num_nextn_predict_layers") {
@@ -72,14 +93,32 @@ fn config(name: &str) -> Value {
 
 fn of(summary: &Summary) -> Count {
     assert_eq!(summary.source.elements, summary.target.elements);
-    Count { tensors: summary.source.tensors, params: summary.target.tensors, elements: summary.source.elements }
+    Count {
+        tensors: summary.source.tensors,
+        params: summary.target.tensors,
+        elements: summary.source.elements,
+    }
 }
 
 #[test]
 fn the_second_path_gives_the_published_totals() {
     let (main, mtp) = derive(&config("configs/glm-5.2"));
-    assert_eq!(main, Count { tensors: 58_794, params: 1_266, elements: 743_377_019_904 });
-    assert_eq!(mtp, Count { tensors: 791, params: 24, elements: 9_952_920_576 });
+    assert_eq!(
+        main,
+        Count {
+            tensors: 58_794,
+            params: 1_266,
+            elements: 743_377_019_904
+        }
+    );
+    assert_eq!(
+        mtp,
+        Count {
+            tensors: 791,
+            params: 24,
+            elements: 9_952_920_576
+        }
+    );
     assert_eq!(main.tensors + mtp.tensors, 59_585);
     assert_eq!(main.elements + mtp.elements, 753_329_940_480);
 }
@@ -90,9 +129,16 @@ fn the_plan_of_a_config_counts_what_the_second_path_derives() {
         for name in ["configs/glm-5.2", "glm52-tiny"] {
             let (main, mtp) = derive(&config(name));
             let config_only = rialto_checkpoint::store::MemoryStore::new(name);
-            config_only.insert("config.json", std::fs::read(fixture(name).join("config.json")).unwrap()).unwrap();
+            config_only
+                .insert(
+                    "config.json",
+                    std::fs::read(fixture(name).join("config.json")).unwrap(),
+                )
+                .unwrap();
             let config_only = Arc::new(config_only);
-            let plan = |mtp| ImportPlan::new(family, Arc::clone(&config_only) as _, &options(mtp)).unwrap();
+            let plan = |mtp| {
+                ImportPlan::new(family, Arc::clone(&config_only) as _, &options(mtp)).unwrap()
+            };
             let mut all = main;
             all.add(mtp.tensors, mtp.params, mtp.elements);
             let kept = plan(MtpPolicy::Keep);
@@ -102,7 +148,10 @@ fn the_plan_of_a_config_counts_what_the_second_path_derives() {
             assert_eq!(of(dropped.summary()), main);
             let skipped = &dropped.summary().skipped;
             assert_eq!(skipped.len(), 1);
-            assert_eq!((skipped[0].tensors, skipped[0].elements), (mtp.tensors, mtp.elements));
+            assert_eq!(
+                (skipped[0].tensors, skipped[0].elements),
+                (mtp.tensors, mtp.elements)
+            );
             assert_eq!(of(plan(MtpPolicy::Absent).summary()), main);
         }
     });
@@ -111,10 +160,17 @@ fn the_plan_of_a_config_counts_what_the_second_path_derives() {
 #[test]
 fn a_plan_from_headers_equals_the_plan_from_the_config() {
     both_ways(|family| {
-        let from_headers = ImportPlan::new(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap();
+        let from_headers =
+            ImportPlan::new(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap();
         let (main, mtp) = derive(&config("glm52-tiny"));
-        assert_eq!(from_headers.summary().source.tensors, main.tensors + mtp.tensors);
-        assert_eq!(from_headers.summary().source.elements, main.elements + mtp.elements);
+        assert_eq!(
+            from_headers.summary().source.tensors,
+            main.tensors + mtp.tensors
+        );
+        assert_eq!(
+            from_headers.summary().source.elements,
+            main.elements + mtp.elements
+        );
     });
 }
 
@@ -123,11 +179,25 @@ fn a_plan_from_headers_equals_the_plan_from_the_config() {
 fn every_module_has_its_object() {
     both_ways(|family| {
         let config = config("configs/glm-5.2");
-        let plan = ImportPlan::new(family, on_disk("configs/glm-5.2"), &options(MtpPolicy::Keep)).unwrap();
+        let plan = ImportPlan::new(
+            family,
+            on_disk("configs/glm-5.2"),
+            &options(MtpPolicy::Keep),
+        )
+        .unwrap();
         let count = |key: &str, kind: &str| {
-            config[key].as_array().unwrap().iter().filter(|found| *found == kind).count() as u64
+            config[key]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|found| *found == kind)
+                .count() as u64
         };
-        let (full, dense, sparse) = (count("indexer_types", "full"), count("mlp_layer_types", "dense"), count("mlp_layer_types", "sparse"));
+        let (full, dense, sparse) = (
+            count("indexer_types", "full"),
+            count("mlp_layer_types", "dense"),
+            count("mlp_layer_types", "sparse"),
+        );
         let experts = config["n_routed_experts"].as_u64().unwrap();
         let layers = full + count("indexer_types", "shared");
         let moe = 3 + 2 * experts;

@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rialto_bridge::{
-    Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor, Error, MapOptions, Mesh,
-    ModelSpec, MtpPolicy, PipelineLayout, PipelineMapping, Placement, RawConfig, WeightMap, WeightMapping,
+    Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor,
+    Error, MapOptions, Mesh, ModelSpec, MtpPolicy, PipelineLayout, PipelineMapping, Placement,
+    RawConfig, WeightMap, WeightMapping,
 };
 use rialto_checkpoint::store::{MemoryStore, Store, read_whole};
 use rialto_engine::{ExportOptions, ExportPlan, ImportPlan, MegatronSource};
@@ -42,7 +43,8 @@ fn store(shard: Vec<u8>) -> MemoryStore {
 
 /// What the plan of a spoiled checkpoint says.
 fn refusal(family: &dyn Bridge, store: MemoryStore) -> (String, String) {
-    let error = ImportPlan::new(family, Arc::new(store), &options(MtpPolicy::Keep)).expect_err("a plan that must fail");
+    let error = ImportPlan::new(family, Arc::new(store), &options(MtpPolicy::Keep))
+        .expect_err("a plan that must fail");
     let findings = error.findings().join("\n");
     (error.slug().to_owned(), format!("{error}\n{findings}"))
 }
@@ -59,7 +61,10 @@ fn spoil_each(spoil: impl Fn(&mut Values, &str), says: impl Fn(&str) -> Vec<Stri
         let (slug, text) = refusal(family.as_ref(), checkpoint(&values));
         assert_eq!(slug, "weight-map/not-total", "{name}: {text}");
         for expected in says(name) {
-            assert!(text.contains(&expected), "{name}: {expected:?} is not in {text}");
+            assert!(
+                text.contains(&expected),
+                "{name}: {expected:?} is not in {text}"
+            );
         }
     }
 }
@@ -68,13 +73,21 @@ fn spoil_each(spoil: impl Fn(&mut Values, &str), says: impl Fn(&str) -> Vec<Stri
 fn the_whole_checkpoint_in_one_shard_plans() {
     both_ways(|family| {
         let whole = hugging_face(on_disk("glm52-tiny").as_ref());
-        ImportPlan::new(family, Arc::new(checkpoint(&whole)), &options(MtpPolicy::Keep)).unwrap();
+        ImportPlan::new(
+            family,
+            Arc::new(checkpoint(&whole)),
+            &options(MtpPolicy::Keep),
+        )
+        .unwrap();
     });
 }
 
 #[test]
 fn any_tensor_deleted_is_named() {
-    spoil_each(|values, name| drop(values.remove(name)), |name| vec![format!("{name} is missing")]);
+    spoil_each(
+        |values, name| drop(values.remove(name)),
+        |name| vec![format!("{name} is missing")],
+    );
 }
 
 #[test]
@@ -118,7 +131,10 @@ fn any_tensor_doubled_under_its_own_name_is_named() {
     for (position, (name, (dtype, shape, bytes))) in whole.iter().enumerate() {
         let entry = |start: usize| {
             let offsets = [start, start + bytes.len()];
-            format!(r#""{name}":{}"#, serde_json::json!({"dtype": dtype.to_string(), "shape": shape, "data_offsets": offsets}))
+            format!(
+                r#""{name}":{}"#,
+                serde_json::json!({"dtype": dtype.to_string(), "shape": shape, "data_offsets": offsets})
+            )
         };
         let header = format!("{{{},{}}}", entry(0), entry(bytes.len()));
         let mut shard = (header.len() as u64).to_le_bytes().to_vec();
@@ -127,7 +143,10 @@ fn any_tensor_doubled_under_its_own_name_is_named() {
         let (_, family) = &families[position % 2];
         let (slug, text) = refusal(family.as_ref(), store(shard));
         assert_eq!(slug, "safetensors/duplicate-name");
-        assert!(text.contains(name.as_str()) && text.contains("model.safetensors"), "{text}");
+        assert!(
+            text.contains(name.as_str()) && text.contains("model.safetensors"),
+            "{text}"
+        );
     }
 }
 
@@ -138,8 +157,12 @@ fn any_tensor_copied_into_another_shard_is_reported_and_the_index_decides() {
     let index = read_whole(&source, "model.safetensors.index.json", 1 << 20).unwrap();
     let index: serde_json::Value = serde_json::from_slice(&index).unwrap();
     let index = index["weight_map"].as_object().unwrap();
-    let shard = |name: &str| crate::world::safetensors(&read_whole(&source, name, 1 << 30).unwrap());
-    let (first, last) = ("model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors");
+    let shard =
+        |name: &str| crate::world::safetensors(&read_whole(&source, name, 1 << 30).unwrap());
+    let (first, last) = (
+        "model-00001-of-00003.safetensors",
+        "model-00003-of-00003.safetensors",
+    );
     let mut merged = shard(first);
     let mut copied = shard(last);
     // A note shows twenty and counts the rest.
@@ -147,12 +170,21 @@ fn any_tensor_copied_into_another_shard_is_reported_and_the_index_decides() {
     let copied: Values = copied.into_iter().step_by(9).collect();
     assert!(copied.len() > 10 && copied.len() <= 20);
     let spoiled = copied.iter().map(|(name, (dtype, shape, bytes))| {
-        (name.clone(), (*dtype, shape.clone(), vec![0xee; bytes.len()]))
+        (
+            name.clone(),
+            (*dtype, shape.clone(), vec![0xee; bytes.len()]),
+        )
     });
     merged.extend(spoiled);
-    source.insert(first, checkpoint(&merged).bytes("model.safetensors").unwrap()).unwrap();
+    source
+        .insert(
+            first,
+            checkpoint(&merged).bytes("model.safetensors").unwrap(),
+        )
+        .unwrap();
     both_ways(|family| {
-        let plan = ImportPlan::new(family, Arc::new(source.clone()), &options(MtpPolicy::Keep)).unwrap();
+        let plan =
+            ImportPlan::new(family, Arc::new(source.clone()), &options(MtpPolicy::Keep)).unwrap();
         let notes = plan.summary().notices.join("\n");
         for name in copied.keys() {
             assert!(notes.contains(name.as_str()), "{name} is not in {notes}");
@@ -177,7 +209,11 @@ impl ConfigMapping for WithoutRule<'_> {
     fn map_config(&self, config: &RawConfig, options: &MapOptions) -> Result<ModelSpec, Error> {
         self.family.map_config(config, options)
     }
-    fn unmap_config(&self, spec: &ModelSpec, reference: &RawConfig) -> Result<Vec<ConfigEdit>, Error> {
+    fn unmap_config(
+        &self,
+        spec: &ModelSpec,
+        reference: &RawConfig,
+    ) -> Result<Vec<ConfigEdit>, Error> {
         self.family.unmap_config(spec, reference)
     }
 }
@@ -221,30 +257,50 @@ fn any_rule_removed_is_seen_by_the_tensors_and_by_the_params_it_leaves() {
             let plan = ImportPlan::new(family, on_disk("glm52-tiny"), &options(mtp)).unwrap();
             let rules = family.weight_map(plan.spec()).unwrap().rules;
             assert!(rules.len() > 40, "{}", rules.len());
-            let run = Arc::new(import(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap());
+            let run =
+                Arc::new(import(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap());
             for (rule, removed) in rules.iter().enumerate() {
-                let rialto_bridge::Rule::Map(removed) = removed else { panic!("a map rule") };
+                let rialto_bridge::Rule::Map(removed) = removed else {
+                    panic!("a map rule")
+                };
                 let without = WithoutRule { family, rule };
-                let error = ImportPlan::new(&without, on_disk("glm52-tiny"), &options(mtp)).unwrap_err();
+                let error =
+                    ImportPlan::new(&without, on_disk("glm52-tiny"), &options(mtp)).unwrap_err();
                 let mapping = plan.mapping();
                 let of_rule = |info: usize| info == rule;
-                let orphans = mapping.tensors().iter().chain(mapping.skipped()).filter(|tensor| of_rule(tensor.rule));
+                let orphans = mapping
+                    .tensors()
+                    .iter()
+                    .chain(mapping.skipped())
+                    .filter(|tensor| of_rule(tensor.rule));
                 let findings = error.findings();
                 let mut named = 0;
                 for orphan in orphans {
                     let line = format!("{} (", orphan.name);
-                    assert!(findings.iter().any(|finding| finding.starts_with(&line)), "{}: {findings:?}", removed.name);
+                    assert!(
+                        findings.iter().any(|finding| finding.starts_with(&line)),
+                        "{}: {findings:?}",
+                        removed.name
+                    );
                     named += 1;
                 }
-                assert!(named > 0 && findings.len() == named, "{}: {findings:?}", removed.name);
+                assert!(
+                    named > 0 && findings.len() == named,
+                    "{}: {findings:?}",
+                    removed.name
+                );
                 if mtp == MtpPolicy::Keep {
-                    let source = MegatronSource::open(Arc::clone(&run) as Arc<dyn Store>, None).unwrap();
+                    let source =
+                        MegatronSource::open(Arc::clone(&run) as Arc<dyn Store>, None).unwrap();
                     let outcome = ExportPlan::new(&without, source, &ExportOptions::default());
                     let findings = outcome.expect_err("an export that must fail").findings();
                     let params = mapping.params().iter().filter(|param| of_rule(param.rule));
                     for param in params {
                         let line = format!("{} (", param.name);
-                        assert!(findings.iter().any(|finding| finding.starts_with(&line)), "{findings:?}");
+                        assert!(
+                            findings.iter().any(|finding| finding.starts_with(&line)),
+                            "{findings:?}"
+                        );
                     }
                 }
             }

@@ -29,24 +29,41 @@ fn side_files_come_back_byte_for_byte_and_other_weights_stay_behind() {
         let source = in_memory("glm52-tiny");
         let side: [(&str, &[u8]); 4] = [
             ("tokenizer.json", b"{\"not\": \"parsed\", "),
-            ("chat_template.jinja", b"[gMASK]<sop>\r\n{% break %}\xff\x00"),
+            (
+                "chat_template.jinja",
+                b"[gMASK]<sop>\r\n{% break %}\xff\x00",
+            ),
             ("assets/picture.bin2", &[7; 3_000_000]),
             ("empty", b""),
         ];
         for (name, bytes) in side {
             source.insert(name, bytes).unwrap();
         }
-        source.insert("consolidated.pth", b"weights of another format".as_slice()).unwrap();
-        source.insert("golden.safetensors", b"no safetensors at all".as_slice()).unwrap();
+        source
+            .insert("consolidated.pth", b"weights of another format".as_slice())
+            .unwrap();
+        source
+            .insert("golden.safetensors", b"no safetensors at all".as_slice())
+            .unwrap();
         let run = import(family, Arc::new(source), &options(MtpPolicy::Keep)).unwrap();
         let exported = export(family, Arc::new(run), None, &ExportOptions::default()).unwrap();
         for (name, bytes) in side {
             assert_eq!(exported.bytes(name).as_deref(), Some(bytes), "{name}");
         }
-        let names: Vec<String> = exported.files().unwrap().into_iter().map(|file| file.name).collect();
+        let names: Vec<String> = exported
+            .files()
+            .unwrap()
+            .into_iter()
+            .map(|file| file.name)
+            .collect();
         let expected = [
-            "assets/picture.bin2", "chat_template.jinja", "config.json", "empty", "model.safetensors",
-            "model.safetensors.index.json", "tokenizer.json",
+            "assets/picture.bin2",
+            "chat_template.jinja",
+            "config.json",
+            "empty",
+            "model.safetensors",
+            "model.safetensors.index.json",
+            "tokenizer.json",
         ];
         assert_eq!(names, expected);
     });
@@ -60,10 +77,17 @@ fn after_dropping_mtp_the_config_says_so_and_nothing_else_changes() {
         let opened = MegatronSource::open(Arc::new(run.clone()), None).unwrap();
         let plan = ExportPlan::new(family, opened, &ExportOptions::default()).unwrap();
         let notice = "config.json: num_nextn_predict_layers changes from 1 to 0";
-        assert!(plan.summary().notices.iter().any(|line| line == notice), "{:?}", plan.summary().notices);
+        assert!(
+            plan.summary().notices.iter().any(|line| line == notice),
+            "{:?}",
+            plan.summary().notices
+        );
         let exported = export(family, Arc::new(run), None, &ExportOptions::default()).unwrap();
         let text = String::from_utf8(config(source.as_ref())).unwrap();
-        let expected = text.replace("\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 0");
+        let expected = text.replace(
+            "\"num_nextn_predict_layers\": 1",
+            "\"num_nextn_predict_layers\": 0",
+        );
         assert_ne!(expected, text);
         assert_eq!(String::from_utf8(config(&exported)).unwrap(), expected);
         let mut values = hugging_face(source.as_ref());
@@ -75,10 +99,19 @@ fn after_dropping_mtp_the_config_says_so_and_nothing_else_changes() {
 #[test]
 fn a_checkpoint_of_the_real_megatron_exports_to_its_source() {
     both_ways(|family| {
-        for (golden, has_mtp) in [("megatron/glm52-tiny-mtp-tp1", true), ("megatron/glm52-tiny-tp1", false)] {
+        for (golden, has_mtp) in [
+            ("megatron/glm52-tiny-mtp-tp1", true),
+            ("megatron/glm52-tiny-tp1", false),
+        ] {
             let source = on_disk("glm52-tiny");
             let run = on_disk(&format!("{golden}/ckpt"));
-            let exported = export(family, run, Some(Arc::clone(&source)), &ExportOptions::default()).unwrap();
+            let exported = export(
+                family,
+                run,
+                Some(Arc::clone(&source)),
+                &ExportOptions::default(),
+            )
+            .unwrap();
             let mut expected = hugging_face(source.as_ref());
             expected.retain(|name, _| has_mtp || !name.starts_with("model.layers.8."));
             assert_eq!(hugging_face(&exported), expected);
@@ -96,9 +129,15 @@ fn a_run_directory_and_its_iteration_directory_export_alike() {
                 alone.insert(name, run.bytes(&file.name).unwrap()).unwrap();
             }
         }
-        let exports = [run, alone].map(|store| export(family, Arc::new(store), None, &ExportOptions::default()).unwrap());
+        let exports = [run, alone]
+            .map(|store| export(family, Arc::new(store), None, &ExportOptions::default()).unwrap());
         for file in exports[0].files().unwrap() {
-            assert_eq!(exports[0].bytes(&file.name), exports[1].bytes(&file.name), "{}", file.name);
+            assert_eq!(
+                exports[0].bytes(&file.name),
+                exports[1].bytes(&file.name),
+                "{}",
+                file.name
+            );
         }
     });
 }
@@ -107,14 +146,29 @@ fn a_run_directory_and_its_iteration_directory_export_alike() {
 fn shards_split_at_the_size_asked_for_and_import_again_to_the_same_bytes() {
     both_ways(|family| {
         let run = import(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap();
-        let small = ExportOptions { max_shard_bytes: 200_000, ..ExportOptions::default() };
+        let small = ExportOptions {
+            max_shard_bytes: 200_000,
+            ..ExportOptions::default()
+        };
         let exported = export(family, Arc::new(run.clone()), None, &small).unwrap();
-        let shards = exported.files().unwrap().into_iter().filter(|file| file.name.ends_with(".safetensors"));
+        let shards = exported
+            .files()
+            .unwrap()
+            .into_iter()
+            .filter(|file| file.name.ends_with(".safetensors"));
         let shards: Vec<_> = shards.collect();
-        assert!(shards.len() > 9 && shards.iter().all(|shard| shard.len < 240_000), "{shards:?}");
+        assert!(
+            shards.len() > 9 && shards.iter().all(|shard| shard.len < 240_000),
+            "{shards:?}"
+        );
         let again = import(family, Arc::new(exported), &options(MtpPolicy::Keep)).unwrap();
         for file in run.files().unwrap() {
-            assert_eq!(run.bytes(&file.name), again.bytes(&file.name), "{}", file.name);
+            assert_eq!(
+                run.bytes(&file.name),
+                again.bytes(&file.name),
+                "{}",
+                file.name
+            );
         }
     });
 }
@@ -125,7 +179,10 @@ fn without_a_config_the_places_searched_are_named_and_a_reference_helps() {
         let run = on_disk("megatron/glm52-tiny-mtp-tp1/ckpt");
         let error = export(family, run, None, &ExportOptions::default()).unwrap_err();
         assert_eq!(error.slug(), "engine/no-config");
-        assert!(error.to_string().contains("rialto/source/config.json"), "{error}");
+        assert!(
+            error.to_string().contains("rialto/source/config.json"),
+            "{error}"
+        );
         assert!(error.help().unwrap().contains("--reference"));
     });
 }
@@ -136,10 +193,24 @@ fn a_reference_of_another_size_is_refused_with_the_fields() {
         let run = import(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap();
         let reference = in_memory("glm52-tiny");
         let text = std::fs::read_to_string(fixture("glm52-tiny/config.json")).unwrap();
-        let text = text.replace("\"moe_intermediate_size\": 20", "\"moe_intermediate_size\": 24");
+        let text = text.replace(
+            "\"moe_intermediate_size\": 20",
+            "\"moe_intermediate_size\": 24",
+        );
         reference.insert("config.json", text.into_bytes()).unwrap();
-        let error = export(family, Arc::new(run), Some(Arc::new(reference)), &ExportOptions::default()).unwrap_err();
+        let error = export(
+            family,
+            Arc::new(run),
+            Some(Arc::new(reference)),
+            &ExportOptions::default(),
+        )
+        .unwrap_err();
         assert_eq!(error.slug(), "engine/reference-differs");
-        assert!(error.to_string().contains("moe_intermediate_size is 24 in the reference, 20 at import"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("moe_intermediate_size is 24 in the reference, 20 at import"),
+            "{error}"
+        );
     });
 }

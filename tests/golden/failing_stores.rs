@@ -5,16 +5,28 @@ use std::sync::{Arc, Mutex};
 
 use rialto_bridge::{Bridge, MtpPolicy};
 use rialto_checkpoint::store::faulty::Call;
-use rialto_checkpoint::store::{Fault, Faults, FaultyStore, FaultyTarget, MemoryStore, MemoryTarget, Store};
-use rialto_engine::{Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Progress, Silent};
+use rialto_checkpoint::store::{
+    Fault, Faults, FaultyStore, FaultyTarget, MemoryStore, MemoryTarget, Store,
+};
+use rialto_engine::{
+    Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Progress, Silent,
+};
 
 use crate::world::{both_ways, in_memory, options};
 
 type Outcome = (Result<(), Error>, Option<MemoryStore>);
 
-fn import(family: &dyn Bridge, source: Arc<dyn Store>, target_faults: Faults, progress: &dyn Progress) -> Outcome {
+fn import(
+    family: &dyn Bridge,
+    source: Arc<dyn Store>,
+    target_faults: Faults,
+    progress: &dyn Progress,
+) -> Outcome {
     let slot = Arc::new(Mutex::new(None));
-    let target = FaultyTarget::new(Box::new(MemoryTarget::new("run", Arc::clone(&slot))), target_faults);
+    let target = FaultyTarget::new(
+        Box::new(MemoryTarget::new("run", Arc::clone(&slot))),
+        target_faults,
+    );
     let plan = ImportPlan::new(family, source, &options(MtpPolicy::Keep));
     let outcome = plan.and_then(|plan| plan.run(family, Box::new(target), progress));
     let committed = slot.lock().unwrap().take();
@@ -23,15 +35,24 @@ fn import(family: &dyn Bridge, source: Arc<dyn Store>, target_faults: Faults, pr
 
 fn export(family: &dyn Bridge, run: Arc<dyn Store>, target_faults: Faults) -> Outcome {
     let slot = Arc::new(Mutex::new(None));
-    let target = FaultyTarget::new(Box::new(MemoryTarget::new("out", Arc::clone(&slot))), target_faults);
-    let plan = MegatronSource::open(run, None).and_then(|source| ExportPlan::new(family, source, &ExportOptions::default()));
+    let target = FaultyTarget::new(
+        Box::new(MemoryTarget::new("out", Arc::clone(&slot))),
+        target_faults,
+    );
+    let plan = MegatronSource::open(run, None)
+        .and_then(|source| ExportPlan::new(family, source, &ExportOptions::default()));
     let outcome = plan.and_then(|plan| plan.run(Box::new(target), &Silent));
     let committed = slot.lock().unwrap().take();
     (outcome, committed)
 }
 
 fn snapshot(store: &MemoryStore) -> Vec<(String, Option<Vec<u8>>)> {
-    store.files().unwrap().into_iter().map(|file| (file.name.clone(), store.bytes(&file.name))).collect()
+    store
+        .files()
+        .unwrap()
+        .into_iter()
+        .map(|file| (file.name.clone(), store.bytes(&file.name)))
+        .collect()
 }
 
 /// Every call of a run that is not a write or a read, and of those the first, the last and every 41st.
@@ -48,26 +69,37 @@ fn whichever_call_fails_an_import_says_so_and_commits_nothing() {
         let source = in_memory("glm52-tiny");
         let before = snapshot(&source);
         let counted = (Faults::none(), Faults::none());
-        let faulty: Arc<dyn Store> = Arc::new(FaultyStore::new(Arc::new(source.clone()), counted.0.clone()));
+        let faulty: Arc<dyn Store> = Arc::new(FaultyStore::new(
+            Arc::new(source.clone()),
+            counted.0.clone(),
+        ));
         let (outcome, committed) = import(family, faulty, counted.1.clone(), &Silent);
         outcome.unwrap();
         assert!(committed.is_some());
         for call in chosen(&counted.0.calls()) {
             for fault in [Fault::Error(ErrorKind::Other), Fault::Short, Fault::Vanish] {
                 let faulty = FaultyStore::new(Arc::new(source.clone()), Faults::at(call, fault));
-                let (outcome, committed) = import(family, Arc::new(faulty), Faults::none(), &Silent);
+                let (outcome, committed) =
+                    import(family, Arc::new(faulty), Faults::none(), &Silent);
                 if let Err(error) = outcome {
                     assert!([2, 4, 5].contains(&error.code()), "{error}");
                     assert!(committed.is_none());
                 } else {
                     // Some calls only ask whether a file is there; then the answer must not have changed the result.
-                    assert!(!matches!(counted.0.calls()[call], Call::Read), "a failed read was not noticed");
+                    assert!(
+                        !matches!(counted.0.calls()[call], Call::Read),
+                        "a failed read was not noticed"
+                    );
                 }
             }
         }
         for call in chosen(&counted.1.calls()) {
-            let (outcome, committed) =
-                import(family, Arc::new(source.clone()), Faults::at(call, Fault::Error(ErrorKind::StorageFull)), &Silent);
+            let (outcome, committed) = import(
+                family,
+                Arc::new(source.clone()),
+                Faults::at(call, Fault::Error(ErrorKind::StorageFull)),
+                &Silent,
+            );
             let error = outcome.expect_err("a failed write must be noticed");
             assert_eq!(error.slug(), "store/write", "{error}");
             assert!(committed.is_none());
@@ -85,21 +117,34 @@ fn whichever_call_fails_an_export_says_so_and_commits_nothing() {
         let run = run.unwrap();
         let before = snapshot(&run);
         let counted = (Faults::none(), Faults::none());
-        let faulty: Arc<dyn Store> = Arc::new(FaultyStore::new(Arc::new(run.clone()), counted.0.clone()));
+        let faulty: Arc<dyn Store> =
+            Arc::new(FaultyStore::new(Arc::new(run.clone()), counted.0.clone()));
         export(family, faulty, counted.1.clone()).0.unwrap();
         for call in chosen(&counted.0.calls()) {
-            let faulty = FaultyStore::new(Arc::new(run.clone()), Faults::at(call, Fault::Error(ErrorKind::Other)));
+            let faulty = FaultyStore::new(
+                Arc::new(run.clone()),
+                Faults::at(call, Fault::Error(ErrorKind::Other)),
+            );
             let (outcome, committed) = export(family, Arc::new(faulty), Faults::none());
             if outcome.is_err() {
                 assert!(committed.is_none());
             } else {
-                assert!(!matches!(counted.0.calls()[call], Call::Read), "a failed read was not noticed");
+                assert!(
+                    !matches!(counted.0.calls()[call], Call::Read),
+                    "a failed read was not noticed"
+                );
             }
         }
         for call in chosen(&counted.1.calls()) {
-            let (outcome, committed) =
-                export(family, Arc::new(run.clone()), Faults::at(call, Fault::Error(ErrorKind::StorageFull)));
-            assert_eq!(outcome.expect_err("a failed write must be noticed").slug(), "store/write");
+            let (outcome, committed) = export(
+                family,
+                Arc::new(run.clone()),
+                Faults::at(call, Fault::Error(ErrorKind::StorageFull)),
+            );
+            assert_eq!(
+                outcome.expect_err("a failed write must be noticed").slug(),
+                "store/write"
+            );
             assert!(committed.is_none());
         }
         assert_eq!(snapshot(&run), before);
@@ -118,7 +163,12 @@ impl Progress for Impatient {
 #[test]
 fn a_run_that_is_stopped_commits_nothing() {
     both_ways(|family| {
-        let (outcome, committed) = import(family, Arc::new(in_memory("glm52-tiny")), Faults::none(), &Impatient);
+        let (outcome, committed) = import(
+            family,
+            Arc::new(in_memory("glm52-tiny")),
+            Faults::none(),
+            &Impatient,
+        );
         assert_eq!(outcome.unwrap_err().slug(), "engine/cancelled");
         assert!(committed.is_none());
     });

@@ -5,6 +5,7 @@
 
 mod counts;
 mod damage;
+mod decoding;
 mod export;
 mod failing_stores;
 mod import;

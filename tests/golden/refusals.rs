@@ -7,7 +7,7 @@ use rialto_checkpoint::store::MemoryStore;
 use rialto_engine::{DtypeChoice, Error, ImportPlan, Options};
 use serde_json::{Value, json};
 
-use crate::world::{both_ways, fixture, import, iteration, in_memory, on_disk, options};
+use crate::world::{both_ways, fixture, import, in_memory, iteration, on_disk, options};
 
 fn tiny_config() -> Value {
     serde_json::from_slice(&std::fs::read(fixture("glm52-tiny/config.json")).unwrap()).unwrap()
@@ -15,7 +15,9 @@ fn tiny_config() -> Value {
 
 fn plan_config(family: &dyn Bridge, config: &Value) -> Result<ImportPlan, Error> {
     let store = MemoryStore::new("config");
-    store.insert("config.json", config.to_string().into_bytes()).unwrap();
+    store
+        .insert("config.json", config.to_string().into_bytes())
+        .unwrap();
     ImportPlan::new(family, Arc::new(store), &Options::default())
 }
 
@@ -28,13 +30,25 @@ fn refused(family: &dyn Bridge, change: impl Fn(&mut Value)) -> Error {
 #[test]
 fn other_releases_are_named_and_refused() {
     both_ways(|family| {
-        for (config, release) in
-            [("glm-5", "glm-5"), ("glm-5.1", "glm-5"), ("glm-5.2-fp8", "glm-5.3"), ("glm-5.3", "glm-5.3")]
-        {
-            let error = ImportPlan::new(family, on_disk(&format!("configs/{config}")), &Options::default()).unwrap_err();
+        for (config, release) in [
+            ("glm-5", "glm-5"),
+            ("glm-5.1", "glm-5"),
+            ("glm-5.2-fp8", "glm-5.3"),
+            ("glm-5.3", "glm-5.3"),
+        ] {
+            let error = ImportPlan::new(
+                family,
+                on_disk(&format!("configs/{config}")),
+                &Options::default(),
+            )
+            .unwrap_err();
             assert_eq!(error.slug(), "bridge/unsupported");
             let text = error.to_string();
-            assert!(text.contains(&format!("found {release} (")) && text.ends_with("supported: glm-5.2"), "{text}");
+            assert!(
+                text.contains(&format!("found {release} ("))
+                    && text.ends_with("supported: glm-5.2"),
+                "{text}"
+            );
         }
     });
 }
@@ -42,7 +56,11 @@ fn other_releases_are_named_and_refused() {
 #[test]
 fn other_architectures_are_not_claimed() {
     both_ways(|family| {
-        for architectures in [json!(["Glm5NextForCausalLM"]), json!([]), json!(["GlmMoeDsaForCausalLM", "Other"])] {
+        for architectures in [
+            json!(["Glm5NextForCausalLM"]),
+            json!([]),
+            json!(["GlmMoeDsaForCausalLM", "Other"]),
+        ] {
             let mut config = tiny_config();
             config["architectures"] = architectures;
             let config = RawConfig::parse(config.to_string().as_bytes()).unwrap();
@@ -55,16 +73,46 @@ fn other_architectures_are_not_claimed() {
 fn other_topologies_are_refused_with_the_valid_choice() {
     both_ways(|family| {
         let meshes = [
-            ("--tp", Mesh { tp: 2, ..Mesh::SINGLE }),
-            ("--pp", Mesh { pp: 3, ..Mesh::SINGLE }),
-            ("--ep", Mesh { ep: 2, ..Mesh::SINGLE }),
-            ("--etp", Mesh { etp: 4, ..Mesh::SINGLE }),
+            (
+                "--tp",
+                Mesh {
+                    tp: 2,
+                    ..Mesh::SINGLE
+                },
+            ),
+            (
+                "--pp",
+                Mesh {
+                    pp: 3,
+                    ..Mesh::SINGLE
+                },
+            ),
+            (
+                "--ep",
+                Mesh {
+                    ep: 2,
+                    ..Mesh::SINGLE
+                },
+            ),
+            (
+                "--etp",
+                Mesh {
+                    etp: 4,
+                    ..Mesh::SINGLE
+                },
+            ),
         ];
         for (option, mesh) in meshes {
-            let options = Options { mesh, ..Options::default() };
+            let options = Options {
+                mesh,
+                ..Options::default()
+            };
             let error = ImportPlan::new(family, on_disk("glm52-tiny"), &options).unwrap_err();
             let text = error.to_string();
-            assert!(text.contains(option) && text.ends_with("supported: 1"), "{text}");
+            assert!(
+                text.contains(option) && text.ends_with("supported: 1"),
+                "{text}"
+            );
         }
     });
 }
@@ -90,23 +138,45 @@ fn config_values_that_would_compute_something_else_are_refused_by_key() {
         ];
         for (key, value) in cases {
             let error = refused(family, |config| config[key] = value.clone());
-            assert!(["config/value", "bridge/unsupported"].contains(&error.slug()), "{key}: {error}");
+            assert!(
+                ["config/value", "bridge/unsupported"].contains(&error.slug()),
+                "{key}: {error}"
+            );
             let named = if key == "num_hidden_layers" { "" } else { key };
             assert!(error.to_string().contains(named), "{key}: {error}");
         }
-        let error = refused(family, |config| config["rope_parameters"]["rope_type"] = json!("yarn"));
-        assert!(error.to_string().contains("rope_parameters.rope_type is \"yarn\", expected \"default\""), "{error}");
-        let error = refused(family, |config| drop(config.as_object_mut().unwrap().remove("rope_parameters")));
-        assert!(error.to_string().contains("rope_parameters.rope_theta is absent"), "{error}");
+        let error = refused(family, |config| {
+            config["rope_parameters"]["rope_type"] = json!("yarn")
+        });
+        assert!(
+            error
+                .to_string()
+                .contains("rope_parameters.rope_type is \"yarn\", expected \"default\""),
+            "{error}"
+        );
+        let error = refused(family, |config| {
+            drop(config.as_object_mut().unwrap().remove("rope_parameters"))
+        });
+        assert!(
+            error
+                .to_string()
+                .contains("rope_parameters.rope_theta is absent"),
+            "{error}"
+        );
     });
 }
 
 #[test]
 fn an_indexer_list_of_another_length_is_refused_with_both_lengths() {
     both_ways(|family| {
-        let error = refused(family, |config| drop(config["indexer_types"].as_array_mut().unwrap().pop()));
+        let error = refused(family, |config| {
+            drop(config["indexer_types"].as_array_mut().unwrap().pop())
+        });
         let text = error.to_string();
-        assert!(text.contains("indexer_types is 7 entries, expected 8 entries"), "{text}");
+        assert!(
+            text.contains("indexer_types is 7 entries, expected 8 entries"),
+            "{text}"
+        );
     });
 }
 
@@ -117,7 +187,11 @@ fn the_indexer_list_decides_over_frequency_and_offset_and_says_so() {
         config["index_topk_freq"] = json!(2);
         let plan = plan_config(family, &config).unwrap();
         let notices = plan.summary().notices.join("\n");
-        assert!(notices.contains("index_topk_freq and index_skip_topk_offset contradicts indexer_types"), "{notices}");
+        assert!(
+            notices
+                .contains("index_topk_freq and index_skip_topk_offset contradicts indexer_types"),
+            "{notices}"
+        );
         assert_eq!(plan.summary().source.tensors, 296);
     });
 }
@@ -129,7 +203,10 @@ fn keys_that_are_not_read_are_listed() {
         config["a_new_key"] = json!({"deep": [1, 2]});
         let plan = plan_config(family, &config).unwrap();
         let notices = plan.summary().notices.join("\n");
-        assert!(notices.contains("kept without being read: a_new_key"), "{notices}");
+        assert!(
+            notices.contains("kept without being read: a_new_key"),
+            "{notices}"
+        );
     });
 }
 
@@ -140,10 +217,18 @@ fn an_mtp_count_of_null_zero_or_none_means_no_mtp() {
             let mut config = tiny_config();
             match value {
                 Some(value) => config["num_nextn_predict_layers"] = value,
-                None => drop(config.as_object_mut().unwrap().remove("num_nextn_predict_layers")),
+                None => drop(
+                    config
+                        .as_object_mut()
+                        .unwrap()
+                        .remove("num_nextn_predict_layers"),
+                ),
             }
             let plan = plan_config(family, &config).unwrap();
-            assert_eq!((plan.summary().source.tensors, plan.summary().mtp_layers), (249, 0));
+            assert_eq!(
+                (plan.summary().source.tensors, plan.summary().mtp_layers),
+                (249, 0)
+            );
         }
     });
 }
@@ -153,29 +238,50 @@ fn fp8_weights_are_refused_by_dtype_and_name() {
     both_ways(|family| {
         let source = in_memory("glm52-tiny");
         let name = "model.layers.0.self_attn.q_a_proj.weight";
-        for shard in ["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"] {
+        for shard in [
+            "model-00001-of-00003.safetensors",
+            "model-00002-of-00003.safetensors",
+            "model-00003-of-00003.safetensors",
+        ] {
             let bytes = source.bytes(shard).unwrap();
             let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-            let mut header: serde_json::Map<String, Value> = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-            let Some(entry) = header.get_mut(name) else { continue };
+            let mut header: serde_json::Map<String, Value> =
+                serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+            let Some(entry) = header.get_mut(name) else {
+                continue;
+            };
             // Twice the columns at half the width: the same bytes.
             entry["dtype"] = json!("F8_E4M3");
             entry["shape"][1] = json!(entry["shape"][1].as_u64().unwrap() * 2);
             let text = serde_json::to_vec(&header).unwrap();
-            let rewritten = [&(text.len() as u64).to_le_bytes(), text.as_slice(), &bytes[8 + length..]].concat();
+            let rewritten = [
+                &(text.len() as u64).to_le_bytes(),
+                text.as_slice(),
+                &bytes[8 + length..],
+            ]
+            .concat();
             source.insert(shard, rewritten).unwrap();
         }
         let error = ImportPlan::new(family, Arc::new(source), &Options::default()).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains(&format!("{name} has dtype F8_E4M3")) && text.contains("expected BF16 or F32"), "{text}");
+        assert!(
+            text.contains(&format!("{name} has dtype F8_E4M3"))
+                && text.contains("expected BF16 or F32"),
+            "{text}"
+        );
     });
 }
 
 #[test]
 fn a_router_in_f32_keeps_its_dtype_or_is_narrowed_when_asked_and_the_bias_never_is() {
     both_ways(|family| {
-        let narrow = Options { dtype: DtypeChoice::Bf16, ..options(MtpPolicy::Keep) };
-        let run = iteration(Arc::new(import(family, on_disk("glm52-tiny"), &narrow).unwrap()));
+        let narrow = Options {
+            dtype: DtypeChoice::Bf16,
+            ..options(MtpPolicy::Keep)
+        };
+        let run = iteration(Arc::new(
+            import(family, on_disk("glm52-tiny"), &narrow).unwrap(),
+        ));
         let dtypes: Vec<String> = run
             .metadata()
             .tensors
@@ -184,7 +290,12 @@ fn a_router_in_f32_keeps_its_dtype_or_is_narrowed_when_asked_and_the_bias_never_
             .map(|(name, entry)| format!("{name} {}", entry.dtype))
             .collect();
         assert_eq!(dtypes.len(), 6);
-        assert!(dtypes.iter().all(|line| line.ends_with("mlp.router.expert_bias F32")), "{dtypes:?}");
+        assert!(
+            dtypes
+                .iter()
+                .all(|line| line.ends_with("mlp.router.expert_bias F32")),
+            "{dtypes:?}"
+        );
     });
 }
 

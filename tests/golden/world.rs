@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use rialto_bridge::{Bridge, MtpPolicy};
 use rialto_checkpoint::store::{LocalStore, MemoryStore, MemoryTarget, Store, read_whole};
 use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
-use rialto_engine::{Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent};
+use rialto_engine::{
+    Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
+};
 use rialto_glm5::Glm5;
 use rialto_tensor::{Dtype, Shape};
 
@@ -15,7 +17,9 @@ use rialto_tensor::{Dtype, Shape};
 const LIMIT: u64 = 64 << 20;
 
 pub(crate) fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures")
+        .join(name)
 }
 
 /// The family linked into this executable, and the same loaded from its library.
@@ -43,21 +47,41 @@ pub(crate) fn in_memory(name: &str) -> MemoryStore {
     let disk = on_disk(name);
     let memory = MemoryStore::new(name);
     for file in disk.files().unwrap() {
-        memory.insert(&file.name, read_whole(disk.as_ref(), &file.name, LIMIT).unwrap()).unwrap();
+        memory
+            .insert(
+                &file.name,
+                read_whole(disk.as_ref(), &file.name, LIMIT).unwrap(),
+            )
+            .unwrap();
     }
     memory
 }
 
 pub(crate) fn options(mtp: MtpPolicy) -> Options {
-    Options { mtp, ..Options::default() }
+    Options {
+        mtp,
+        ..Options::default()
+    }
 }
 
 /// Imports a store into a run directory in memory.
-pub(crate) fn import(family: &dyn Bridge, source: Arc<dyn Store>, options: &Options) -> Result<MemoryStore, Error> {
+pub(crate) fn import(
+    family: &dyn Bridge,
+    source: Arc<dyn Store>,
+    options: &Options,
+) -> Result<MemoryStore, Error> {
     let slot = Arc::new(Mutex::new(None));
     let plan = ImportPlan::new(family, source, options)?;
-    plan.run(family, Box::new(MemoryTarget::new("run", Arc::clone(&slot))), &Silent)?;
-    Ok(slot.lock().unwrap().take().expect("a committed target is there"))
+    plan.run(
+        family,
+        Box::new(MemoryTarget::new("run", Arc::clone(&slot))),
+        &Silent,
+    )?;
+    Ok(slot
+        .lock()
+        .unwrap()
+        .take()
+        .expect("a committed target is there"))
 }
 
 /// Exports a run directory into a Hugging Face directory in memory.
@@ -69,8 +93,15 @@ pub(crate) fn export(
 ) -> Result<MemoryStore, Error> {
     let slot = Arc::new(Mutex::new(None));
     let plan = ExportPlan::new(family, MegatronSource::open(run, reference)?, options)?;
-    plan.run(Box::new(MemoryTarget::new("exported", Arc::clone(&slot))), &Silent)?;
-    Ok(slot.lock().unwrap().take().expect("a committed target is there"))
+    plan.run(
+        Box::new(MemoryTarget::new("exported", Arc::clone(&slot))),
+        &Silent,
+    )?;
+    Ok(slot
+        .lock()
+        .unwrap()
+        .take()
+        .expect("a committed target is there"))
 }
 
 /// A tensor by dtype, shape and bytes.
@@ -78,7 +109,8 @@ pub(crate) type Values = BTreeMap<String, (Dtype, Vec<u64>, Vec<u8>)>;
 
 /// Every tensor of safetensors bytes, by the independent reader.
 pub(crate) fn safetensors(bytes: &[u8]) -> Values {
-    let file = safetensors::SafeTensors::deserialize(bytes).expect("the independent reader reads it");
+    let file =
+        safetensors::SafeTensors::deserialize(bytes).expect("the independent reader reads it");
     let tensors = file.iter().map(|(name, view)| {
         let dtype: Dtype = view.dtype().to_string().parse().expect("a known dtype");
         let shape = view.shape().iter().map(|&extent| extent as u64).collect();
@@ -100,7 +132,11 @@ pub(crate) fn hugging_face(store: &dyn Store) -> Values {
         let tensors = safetensors(&read_whole(store, file, LIMIT).unwrap());
         values.extend(tensors.into_iter().filter(|(name, _)| map[name] == file));
     }
-    assert_eq!(values.len(), map.len(), "the index names what the shards hold");
+    assert_eq!(
+        values.len(),
+        map.len(),
+        "the index names what the shards hold"
+    );
     values
 }
 
@@ -117,13 +153,23 @@ pub(crate) fn megatron(checkpoint: &TorchDistCheckpoint) -> Values {
         let mut bytes = vec![0xa5; entry.shape.size_bytes(entry.dtype).unwrap() as usize];
         for chunk in &entry.chunks {
             let stored = checkpoint.locate(name, chunk).unwrap();
-            let data = stored.read(checkpoint.source(&chunk.file).unwrap().as_ref()).unwrap();
+            let data = stored
+                .read(checkpoint.source(&chunk.file).unwrap().as_ref())
+                .unwrap();
             for (position, element) in data.chunks(width).enumerate() {
-                let place = global_position(position as u64, chunk.region.offsets(), chunk.region.sizes(), &entry.shape);
+                let place = global_position(
+                    position as u64,
+                    chunk.region.offsets(),
+                    chunk.region.sizes(),
+                    &entry.shape,
+                );
                 bytes[place as usize * width..][..width].copy_from_slice(element);
             }
         }
-        (name.clone(), (entry.dtype, entry.shape.extents().to_vec(), bytes))
+        (
+            name.clone(),
+            (entry.dtype, entry.shape.extents().to_vec(), bytes),
+        )
     });
     tensors.collect()
 }
@@ -134,5 +180,8 @@ fn global_position(mut position: u64, offsets: &[u64], sizes: &[u64], shape: &Sh
         index[axis] = offsets[axis] + position % sizes[axis];
         position /= sizes[axis];
     }
-    index.iter().zip(shape.extents()).fold(0, |place, (index, extent)| place * extent + index)
+    index
+        .iter()
+        .zip(shape.extents())
+        .fold(0, |place, (index, extent)| place * extent + index)
 }

@@ -19,7 +19,7 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | [`check`] | the handshake, step by step |
+//! | [`mod@check`] | the handshake, step by step |
 //! | [`elf`] | whether a file can be opened without killing the process |
 //! | [`plugin`] | a loaded plugin |
 //! | [`registry`] | where plugins are looked for, and which one takes a config |

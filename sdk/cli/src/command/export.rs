@@ -27,7 +27,7 @@ pub(crate) fn run(export: &Export, common: &Common, output: &Output) -> Result<(
     let target = LocalTarget::create(&export.target, overwrite(export.force))?;
     let begin = Instant::now();
     plan.run(Box::new(target), &Bar::new(output))?;
-    output.result(&Done { summary: plan.summary(), target: export.target.display().to_string(), took: begin.elapsed() })
+    output.result(&Done { summary: plan.summary(), place: export.target.display().to_string(), took: begin.elapsed() })
 }
 
 /// The reference directory, if one is given.

@@ -46,7 +46,8 @@ impl Report for Planned<'_> {
 pub(crate) struct Done<'a> {
     #[serde(flatten)]
     pub(crate) summary: &'a Summary,
-    pub(crate) target: String,
+    /// Where the result lies.
+    pub(crate) place: String,
     #[serde(rename = "seconds", serialize_with = "as_seconds")]
     pub(crate) took: Duration,
 }
@@ -59,7 +60,7 @@ impl Report for Done<'_> {
     fn lines(&self) -> Vec<String> {
         let mut lines = lines(self.summary);
         let seconds = self.took.as_secs_f64();
-        lines.push(format!("wrote {} in {seconds:.1} s: {}", bytes(self.summary.target.bytes), self.target));
+        lines.push(format!("wrote {} in {seconds:.1} s: {}", bytes(self.summary.target.bytes), self.place));
         lines
     }
 }
