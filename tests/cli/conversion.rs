@@ -7,37 +7,79 @@ use crate::world::{contents, fixture, rialto, scratch, text};
 #[test]
 fn import_and_export_give_the_source_back() {
     let scratch = scratch();
-    let (source, run, exported) = (fixture("glm52-tiny"), scratch.path().join("run"), scratch.path().join("exported"));
+    let (source, run, exported) = (
+        fixture("glm52-tiny"),
+        scratch.path().join("run"),
+        scratch.path().join("exported"),
+    );
     let before = contents(&source);
     let result = rialto(["import", text(&source), text(&run), "--json"]).result();
-    assert_eq!((&result["source"]["tensors"], &result["target"]["tensors"]), (&json!(296), &json!(155)));
-    assert_eq!(std::fs::read(run.join("latest_checkpointed_iteration.txt")).unwrap(), b"0");
+    assert_eq!(
+        (&result["source"]["tensors"], &result["target"]["tensors"]),
+        (&json!(296), &json!(155))
+    );
+    assert_eq!(
+        std::fs::read(run.join("latest_checkpointed_iteration.txt")).unwrap(),
+        b"0"
+    );
     let result = rialto(["export", text(&run), text(&exported), "--json"]).result();
     assert_eq!(result["target"]["tensors"], 296);
-    assert_eq!(std::fs::read(exported.join("config.json")).unwrap(), std::fs::read(source.join("config.json")).unwrap());
+    assert_eq!(
+        std::fs::read(exported.join("config.json")).unwrap(),
+        std::fs::read(source.join("config.json")).unwrap()
+    );
     assert_eq!(contents(&source), before, "the source is only read");
     // The same run again gives the same bytes.
     let again = scratch.path().join("again");
     assert_eq!(rialto(["import", text(&exported), text(&again)]).code, 0);
     let data = "iter_0000000/__0_0.distcp";
-    assert_eq!(std::fs::read(run.join(data)).unwrap(), std::fs::read(again.join(data)).unwrap());
-    let names: Vec<String> = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    assert!(names.iter().all(|name| !name.contains("partial")), "{names:?}");
+    assert_eq!(
+        std::fs::read(run.join(data)).unwrap(),
+        std::fs::read(again.join(data)).unwrap()
+    );
+    let names: Vec<String> = std::fs::read_dir(scratch.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(
+        names.iter().all(|name| !name.contains("partial")),
+        "{names:?}"
+    );
 }
 
 #[test]
 fn a_person_reads_counts_notes_and_the_place() {
     let scratch = scratch();
     let run = scratch.path().join("run");
-    let import = rialto(["import", text(&fixture("glm52-tiny")), text(&run), "--mtp", "drop"]);
+    let import = rialto([
+        "import",
+        text(&fixture("glm52-tiny")),
+        text(&run),
+        "--mtp",
+        "drop",
+    ]);
     assert_eq!(import.code, 0, "{import:?}");
-    for expected in ["import of glm-5.2", "left out: 47 tensors", "MTP dropped", "note: the source has no side files", text(&run)] {
-        assert!(import.stdout.contains(expected), "{expected:?} is not in {}", import.stdout);
+    for expected in [
+        "import of glm-5.2",
+        "left out: 47 tensors",
+        "MTP dropped",
+        "note: the source has no side files",
+        text(&run),
+    ] {
+        assert!(
+            import.stdout.contains(expected),
+            "{expected:?} is not in {}",
+            import.stdout
+        );
     }
     let exported = scratch.path().join("exported");
     let export = rialto(["export", text(&run), text(&exported)]);
     let line = "note: config.json: num_nextn_predict_layers changes from 1 to 0";
-    assert!(export.stdout.lines().any(|found| found == line), "{}", export.stdout);
+    assert!(
+        export.stdout.lines().any(|found| found == line),
+        "{}",
+        export.stdout
+    );
 }
 
 #[test]
@@ -45,8 +87,18 @@ fn the_plan_of_the_full_model_needs_its_config_alone() {
     let plan = rialto(["plan", text(&fixture("configs/glm-5.2")), "--json"]).result();
     assert_eq!(plan["source"]["tensors"], 59_585);
     assert_eq!(plan["source"]["elements"], 753_329_940_480u64);
-    let plan = rialto(["plan", text(&fixture("configs/glm-5.2")), "--mtp", "drop", "--json"]).result();
-    assert_eq!((&plan["source"]["tensors"], &plan["skipped"][0]["tensors"]), (&json!(58_794), &json!(791)));
+    let plan = rialto([
+        "plan",
+        text(&fixture("configs/glm-5.2")),
+        "--mtp",
+        "drop",
+        "--json",
+    ])
+    .result();
+    assert_eq!(
+        (&plan["source"]["tensors"], &plan["skipped"][0]["tensors"]),
+        (&json!(58_794), &json!(791))
+    );
     assert!(plan["peak_host_bytes"].as_u64().unwrap() < 200_000_000);
 }
 
@@ -55,7 +107,13 @@ fn a_plan_is_the_import_without_the_writing() {
     let scratch = scratch();
     let source = fixture("glm52-tiny");
     let plan = rialto(["plan", text(&source), "--json"]).result();
-    let mut import = rialto(["import", text(&source), text(&scratch.path().join("run")), "--json"]).result();
+    let mut import = rialto([
+        "import",
+        text(&source),
+        text(&scratch.path().join("run")),
+        "--json",
+    ])
+    .result();
     let done = import.as_object_mut().unwrap();
     assert!(done.remove("place").is_some() && done.remove("seconds").is_some());
     assert_eq!(plan, import);
@@ -64,22 +122,46 @@ fn a_plan_is_the_import_without_the_writing() {
 #[test]
 fn a_megatron_checkpoint_is_planned_for_export() {
     let run = fixture("megatron/glm52-tiny-mtp-tp1/ckpt");
-    let plan = rialto(["plan", text(&run), "--reference", text(&fixture("glm52-tiny")), "--json"]).result();
-    assert_eq!((&plan["direction"], &plan["target"]["tensors"]), (&json!("export"), &json!(296)));
+    let plan = rialto([
+        "plan",
+        text(&run),
+        "--reference",
+        text(&fixture("glm52-tiny")),
+        "--json",
+    ])
+    .result();
+    assert_eq!(
+        (&plan["direction"], &plan["target"]["tensors"]),
+        (&json!("export"), &json!(296))
+    );
 }
 
 #[test]
 fn inspect_lists_what_either_format_holds() {
     let source = rialto(["inspect", text(&fixture("glm52-tiny")), "--json"]).result();
-    assert_eq!((source["format"].as_str(), source["tensors"].as_array().unwrap().len()), (Some("hugging face"), 296));
+    assert_eq!(
+        (
+            source["format"].as_str(),
+            source["tensors"].as_array().unwrap().len()
+        ),
+        (Some("hugging face"), 296)
+    );
     assert_eq!(source["architectures"], json!(["GlmMoeDsaForCausalLM"]));
-    let run = rialto(["inspect", text(&fixture("megatron/glm52-tiny-mtp-tp1/ckpt")), "--json"]).result();
+    let run = rialto([
+        "inspect",
+        text(&fixture("megatron/glm52-tiny-mtp-tp1/ckpt")),
+        "--json",
+    ])
+    .result();
     assert_eq!(run["tensors"].as_array().unwrap().len(), 155);
     assert_eq!(run["objects"].as_array().unwrap().len(), 219);
     let iteration = fixture("megatron/glm52-tiny-mtp-tp1/ckpt/iter_0000000");
     assert_eq!(rialto(["inspect", text(&iteration)]).code, 0);
     let config = rialto(["inspect", text(&fixture("configs/glm-5.3"))]);
-    assert!(config.stdout.contains("a config without weights"), "{config:?}");
+    assert!(
+        config.stdout.contains("a config without weights"),
+        "{config:?}"
+    );
 }
 
 #[test]
@@ -89,7 +171,13 @@ fn force_replaces_the_target_as_a_whole() {
     std::fs::create_dir(&run).unwrap();
     std::fs::write(run.join("precious"), b"kept until replaced").unwrap();
     rialto(["import", text(&source), text(&run), "--json"]).error(2, "store/target-exists");
-    assert_eq!(std::fs::read(run.join("precious")).unwrap(), b"kept until replaced");
-    assert_eq!(rialto(["import", text(&source), text(&run), "--force"]).code, 0);
+    assert_eq!(
+        std::fs::read(run.join("precious")).unwrap(),
+        b"kept until replaced"
+    );
+    assert_eq!(
+        rialto(["import", text(&source), text(&run), "--force"]).code,
+        0
+    );
     assert!(!run.join("precious").exists() && run.join("iter_0000000/.metadata").exists());
 }

@@ -9,7 +9,11 @@ use crate::world::{command, fixture, rialto, run, text};
 fn wrong_usage_is_two_and_has_its_document() {
     let wrong = rialto(["import", "--json"]);
     let error = wrong.document()["error"].clone();
-    assert_eq!((wrong.code, error["slug"].as_str()), (2, Some("cli/usage")), "{wrong:?}");
+    assert_eq!(
+        (wrong.code, error["slug"].as_str()),
+        (2, Some("cli/usage")),
+        "{wrong:?}"
+    );
     let wrong = rialto(["import"]);
     assert_eq!((wrong.code, wrong.stdout.as_str()), (2, ""), "{wrong:?}");
     assert_eq!(rialto(["import", "a", "b", "--tp", "0"]).code, 2);
@@ -19,9 +23,15 @@ fn wrong_usage_is_two_and_has_its_document() {
 #[test]
 fn help_and_version_are_results() {
     let help = rialto(["import", "--help"]);
-    assert!(help.code == 0 && help.stdout.contains("Example: rialto import"), "{help:?}");
+    assert!(
+        help.code == 0 && help.stdout.contains("Example: rialto import"),
+        "{help:?}"
+    );
     let version = rialto(["--version"]);
-    assert!(version.stdout.starts_with("rialto ") && version.stdout.contains("plugin abi"), "{version:?}");
+    assert!(
+        version.stdout.starts_with("rialto ") && version.stdout.contains("plugin abi"),
+        "{version:?}"
+    );
 }
 
 #[test]
@@ -57,6 +67,14 @@ fn a_reader_that_goes_away_is_a_quiet_success() {
     stdout.read_exact(&mut [0; 1]).unwrap();
     drop(stdout);
     let mut stderr = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-    assert!(child.wait().unwrap().success() && !stderr.contains("error"), "{stderr}");
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut stderr)
+        .unwrap();
+    assert!(
+        child.wait().unwrap().success() && !stderr.contains("error"),
+        "{stderr}"
+    );
 }

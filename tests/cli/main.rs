@@ -1,4 +1,8 @@
 //! The command line: the real binary in a scratch directory; exit code, stdout as JSON, and what lies there afterwards.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says so by failing"
+)]
 
 mod conversion;
 mod machine;

@@ -12,14 +12,24 @@ fn the_list_shows_what_was_found_shadowed_and_refused() {
     std::fs::copy(family(), folder.join("librialto_copy.so")).unwrap();
     std::fs::write(folder.join("librialto_text.so"), "no library").unwrap();
     let mut command = command();
-    command.env("RIALTO_PLUGIN_PATH", &folder).args(["plugin", "list", "--json", "--plugin"]).arg(family());
+    command
+        .env("RIALTO_PLUGIN_PATH", &folder)
+        .args(["plugin", "list", "--json", "--plugin"])
+        .arg(family());
     let list = run(&mut command).result();
     let of = |name: &str| {
         let lines = list.as_array().unwrap();
-        lines.iter().find(|line| line["file"].as_str().unwrap().ends_with(name)).unwrap_or_else(|| panic!("{name} in {list}")).clone()
+        lines
+            .iter()
+            .find(|line| line["file"].as_str().unwrap().ends_with(name))
+            .unwrap_or_else(|| panic!("{name} in {list}"))
+            .clone()
     };
     let first = of("librialto_glm5.so");
-    assert_eq!((&first["name"], &first["origin"]), (&json!("glm5"), &json!("explicit")));
+    assert_eq!(
+        (&first["name"], &first["origin"]),
+        (&json!("glm5"), &json!("explicit"))
+    );
     assert_eq!(first["architectures"], json!(["GlmMoeDsaForCausalLM"]));
     assert_eq!(of("librialto_copy.so")["shadowed_by"], first["file"]);
     assert_eq!(of("librialto_text.so")["slug"], "plugin/not-elf");
@@ -29,11 +39,27 @@ fn the_list_shows_what_was_found_shadowed_and_refused() {
 fn a_check_prints_every_step_and_its_answer_is_the_exit_code() {
     let good = rialto(["plugin", "check", text(&family()), "--json"]).result();
     let steps = good["steps"].as_array().unwrap();
-    assert!(steps.len() > 10 && steps.iter().all(|step| step["outcome"] == "passed"), "{good}");
-    let bad = rialto(["plugin", "check", text(&fixture("glm52-tiny/config.json")), "--json"]).error(4, "plugin/not-elf");
+    assert!(
+        steps.len() > 10 && steps.iter().all(|step| step["outcome"] == "passed"),
+        "{good}"
+    );
+    let bad = rialto([
+        "plugin",
+        "check",
+        text(&fixture("glm52-tiny/config.json")),
+        "--json",
+    ])
+    .error(4, "plugin/not-elf");
     let steps = bad["report"]["steps"].as_array().unwrap();
-    assert!(steps.iter().any(|step| step["outcome"] == "failed"), "{bad}");
-    assert!(rialto(["plugin", "check", text(&family())]).stdout.contains("ready"));
+    assert!(
+        steps.iter().any(|step| step["outcome"] == "failed"),
+        "{bad}"
+    );
+    assert!(
+        rialto(["plugin", "check", text(&family())])
+            .stdout
+            .contains("ready")
+    );
 }
 
 #[test]
@@ -41,21 +67,37 @@ fn a_bad_plugin_given_by_hand_is_an_error_and_a_bad_one_found_is_not() {
     let scratch = scratch();
     let bad = scratch.path().join("librialto_bad.so");
     std::fs::write(&bad, b"\x7fELF but no more").unwrap();
-    let plan = ["plan", text(&fixture("glm52-tiny")), "--json", "--plugin", text(&bad)].map(str::to_owned);
+    let plan = [
+        "plan",
+        text(&fixture("glm52-tiny")),
+        "--json",
+        "--plugin",
+        text(&bad),
+    ]
+    .map(str::to_owned);
     let error = rialto(plan);
     assert_eq!(error.code, 4, "{error:?}");
     let folder = scratch.path().to_owned();
     let mut command = command();
     let path = std::env::join_paths([folder.clone(), family()]).unwrap();
-    command.env("RIALTO_PLUGIN_PATH", path).args(["plan", text(&fixture("glm52-tiny")), "--json"]);
+    command
+        .env("RIALTO_PLUGIN_PATH", path)
+        .args(["plan", text(&fixture("glm52-tiny")), "--json"]);
     assert_eq!(run(&mut command).result()["source"]["tensors"], 296);
 }
 
 #[test]
 fn an_architecture_that_no_plugin_takes_is_named_with_those_available() {
     let scratch = scratch();
-    std::fs::write(scratch.path().join("config.json"), r#"{"architectures": ["Glm5NextForCausalLM"]}"#).unwrap();
+    std::fs::write(
+        scratch.path().join("config.json"),
+        r#"{"architectures": ["Glm5NextForCausalLM"]}"#,
+    )
+    .unwrap();
     let error = rialto(["plan", text(scratch.path()), "--json"]).error(4, "plugin/unclaimed");
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("Glm5NextForCausalLM") && message.contains("GlmMoeDsaForCausalLM"), "{message}");
+    assert!(
+        message.contains("Glm5NextForCausalLM") && message.contains("GlmMoeDsaForCausalLM"),
+        "{message}"
+    );
 }

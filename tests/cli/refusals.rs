@@ -7,11 +7,35 @@ fn what_cannot_be_imported_leaves_nothing_behind() {
     let scratch = scratch();
     let target = scratch.path().join("run");
     let cases = [
-        (vec![text(&fixture("configs/glm-5.3")).to_owned()], 3, "bridge/unsupported"),
-        (vec![text(&fixture("configs/glm-5.2")).to_owned()], 3, "engine/no-weights"),
-        (vec![text(&fixture("glm52-tiny")).to_owned(), "--tp".to_owned(), "2".to_owned()], 3, "bridge/unsupported"),
-        (vec![text(&scratch.path().join("nowhere")).to_owned()], 3, "store/not-found"),
-        (vec![text(&fixture("glm52-tiny/config.json")).to_owned()], 2, "store/not-a-directory"),
+        (
+            vec![text(&fixture("configs/glm-5.3")).to_owned()],
+            3,
+            "bridge/unsupported",
+        ),
+        (
+            vec![text(&fixture("configs/glm-5.2")).to_owned()],
+            3,
+            "engine/no-weights",
+        ),
+        (
+            vec![
+                text(&fixture("glm52-tiny")).to_owned(),
+                "--tp".to_owned(),
+                "2".to_owned(),
+            ],
+            3,
+            "bridge/unsupported",
+        ),
+        (
+            vec![text(&scratch.path().join("nowhere")).to_owned()],
+            3,
+            "store/not-found",
+        ),
+        (
+            vec![text(&fixture("glm52-tiny/config.json")).to_owned()],
+            2,
+            "store/not-a-directory",
+        ),
     ];
     for (mut arguments, code, slug) in cases {
         arguments.insert(0, "import".to_owned());
@@ -32,15 +56,32 @@ fn a_damaged_source_is_refused_before_any_output() {
     }
     let shard = source.join("model-00002-of-00003.safetensors");
     let whole = std::fs::read(&shard).unwrap();
-    for (length, slug) in [(0, "safetensors/truncated"), (100, "safetensors/truncated"), (whole.len() - 1, "safetensors/truncated")] {
+    for (length, slug) in [
+        (0, "safetensors/truncated"),
+        (100, "safetensors/truncated"),
+        (whole.len() - 1, "safetensors/truncated"),
+    ] {
         std::fs::write(&shard, &whole[..length]).unwrap();
         let error = rialto(["import", text(&source), text(&target), "--json"]).error(3, slug);
-        assert!(error["message"].as_str().unwrap().contains("model-00002-of-00003.safetensors"), "{error}");
+        assert!(
+            error["message"]
+                .as_str()
+                .unwrap()
+                .contains("model-00002-of-00003.safetensors"),
+            "{error}"
+        );
         assert!(!target.exists());
     }
     std::fs::remove_file(&shard).unwrap();
-    let error = rialto(["import", text(&source), text(&target), "--json"]).error(3, "hf/missing-shards");
-    assert!(error["message"].as_str().unwrap().contains("model-00002-of-00003.safetensors"), "{error}");
+    let error =
+        rialto(["import", text(&source), text(&target), "--json"]).error(3, "hf/missing-shards");
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("model-00002-of-00003.safetensors"),
+        "{error}"
+    );
     assert!(!target.exists());
 }
 
@@ -51,13 +92,22 @@ fn every_finding_is_in_the_document() {
     std::fs::create_dir(&source).unwrap();
     for (name, bytes) in contents(&fixture("glm52-tiny")) {
         let text = String::from_utf8(bytes.clone());
-        let edited = text.map(|text| text.replace("\"moe_intermediate_size\": 20", "\"moe_intermediate_size\": 24").into_bytes());
+        let edited = text.map(|text| {
+            text.replace(
+                "\"moe_intermediate_size\": 20",
+                "\"moe_intermediate_size\": 24",
+            )
+            .into_bytes()
+        });
         std::fs::write(source.join(name), edited.unwrap_or(bytes)).unwrap();
     }
     let error = rialto(["plan", text(&source), "--json"]).error(3, "weight-map/not-total");
     // Three matrices for each of 8 routed experts and a shared one, in 5 layers and the prediction layer.
     assert_eq!(error["findings"].as_array().unwrap().len(), 3 * 9 * 6);
-    assert!(error["message"].as_str().unwrap().contains("and 142 more"), "{error}");
+    assert!(
+        error["message"].as_str().unwrap().contains("and 142 more"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -70,8 +120,14 @@ fn a_target_in_around_or_at_the_source_is_refused() {
     }
     let link = scratch.path().join("link");
     std::os::unix::fs::symlink(&source, &link).unwrap();
-    for target in [source.clone(), source.join("inside"), scratch.path().to_owned(), link.join("inside")] {
-        rialto(["import", text(&source), text(&target), "--force", "--json"]).error(2, "store/overlap");
+    for target in [
+        source.clone(),
+        source.join("inside"),
+        scratch.path().to_owned(),
+        link.join("inside"),
+    ] {
+        rialto(["import", text(&source), text(&target), "--force", "--json"])
+            .error(2, "store/overlap");
     }
     assert_eq!(contents(&source), contents(&fixture("glm52-tiny")));
 }
@@ -81,19 +137,39 @@ fn an_export_without_a_config_says_what_to_give() {
     let scratch = scratch();
     let run = fixture("megatron/glm52-tiny-mtp-tp1/ckpt");
     let target = scratch.path().join("out");
-    let error = rialto(["export", text(&run), text(&target), "--json"]).error(3, "engine/no-config");
-    assert!(error["help"].as_str().unwrap().contains("--reference"), "{error}");
+    let error =
+        rialto(["export", text(&run), text(&target), "--json"]).error(3, "engine/no-config");
+    assert!(
+        error["help"].as_str().unwrap().contains("--reference"),
+        "{error}"
+    );
     assert!(!target.exists());
-    assert_eq!(rialto(["export", text(&run), text(&target), "--reference", text(&fixture("glm52-tiny"))]).code, 0);
+    assert_eq!(
+        rialto([
+            "export",
+            text(&run),
+            text(&target),
+            "--reference",
+            text(&fixture("glm52-tiny"))
+        ])
+        .code,
+        0
+    );
 }
 
 #[test]
 fn a_dangling_tracker_is_an_error_that_names_what_exists() {
     let scratch = scratch();
     let run = scratch.path().join("run");
-    assert_eq!(rialto(["import", text(&fixture("glm52-tiny")), text(&run)]).code, 0);
+    assert_eq!(
+        rialto(["import", text(&fixture("glm52-tiny")), text(&run)]).code,
+        0
+    );
     std::fs::write(run.join("latest_checkpointed_iteration.txt"), "7").unwrap();
     let error = rialto(["inspect", text(&run), "--json"]).error(3, "torch_dist/tracker-dangling");
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("iter_0000007") && message.contains("iter_0000000"), "{message}");
+    assert!(
+        message.contains("iter_0000007") && message.contains("iter_0000000"),
+        "{message}"
+    );
 }

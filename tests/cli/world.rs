@@ -9,12 +9,16 @@ use serde_json::Value;
 pub(crate) fn family() -> PathBuf {
     let executable = std::env::current_exe().unwrap();
     let folders = executable.ancestors().skip(1).take(2);
-    let file = folders.map(|folder| folder.join("librialto_glm5.so")).find(|file| file.is_file());
+    let file = folders
+        .map(|folder| folder.join("librialto_glm5.so"))
+        .find(|file| file.is_file());
     file.expect("the family's library was built")
 }
 
 pub(crate) fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures")
+        .join(name)
 }
 
 pub(crate) fn scratch() -> tempfile::TempDir {
@@ -38,16 +42,27 @@ impl Run {
     /// The document of a success.
     pub(crate) fn result(&self) -> Value {
         let document = self.document();
-        assert_eq!((self.code, &document["ok"], &document["schema"]), (0, &Value::from(true), &Value::from(1)), "{self:?}");
+        assert_eq!(
+            (self.code, &document["ok"], &document["schema"]),
+            (0, &Value::from(true), &Value::from(1)),
+            "{self:?}"
+        );
         document["result"].clone()
     }
 
     /// The document of a failure, with its exit code.
     pub(crate) fn error(&self, code: i32, slug: &str) -> Value {
         let document = self.document();
-        assert_eq!((self.code, &document["ok"]), (code, &Value::from(false)), "{self:?}");
+        assert_eq!(
+            (self.code, &document["ok"]),
+            (code, &Value::from(false)),
+            "{self:?}"
+        );
         assert_eq!(document["error"]["slug"], slug, "{self:?}");
-        assert!(self.stderr.contains("error:"), "a person reads it too: {self:?}");
+        assert!(
+            self.stderr.contains("error:"),
+            "a person reads it too: {self:?}"
+        );
         document["error"].clone()
     }
 }
@@ -59,12 +74,20 @@ pub(crate) fn rialto<I: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Ite
 
 pub(crate) fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rialto"));
-    command.env("RIALTO_PLUGIN_PATH", family()).env_remove("XDG_DATA_HOME").env_remove("HOME").env_remove("CLICOLOR_FORCE");
+    command
+        .env("RIALTO_PLUGIN_PATH", family())
+        .env_remove("XDG_DATA_HOME")
+        .env_remove("HOME")
+        .env_remove("CLICOLOR_FORCE");
     command
 }
 
 pub(crate) fn run(command: &mut Command) -> Run {
-    let Output { status, stdout, stderr } = command.output().unwrap();
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
     Run {
         code: status.code().unwrap_or(-1),
         stdout: String::from_utf8(stdout).unwrap(),
@@ -82,7 +105,10 @@ pub(crate) fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
             if path.is_dir() {
                 open.push(path);
             } else {
-                found.push((path.strip_prefix(directory).unwrap().to_owned(), std::fs::read(&path).unwrap()));
+                found.push((
+                    path.strip_prefix(directory).unwrap().to_owned(),
+                    std::fs::read(&path).unwrap(),
+                ));
             }
         }
     }

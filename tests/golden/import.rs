@@ -219,7 +219,9 @@ fn the_provider_says_what_the_real_run_config_says() {
             let run = import(family, on_disk("glm52-tiny"), &options(mtp)).unwrap();
             let model = |bytes: &[u8]| -> Value {
                 // JSON has no infinity; the one that the real file holds is the optimizer's.
-                let text = std::str::from_utf8(bytes).unwrap().replace(": .inf", ": null");
+                let text = std::str::from_utf8(bytes)
+                    .unwrap()
+                    .replace(": .inf", ": null");
                 let document: Value = serde_saphyr::from_str(&text).unwrap();
                 document["model"].clone()
             };

@@ -3,7 +3,9 @@
 use rialto_plugin::prelude::*;
 
 use crate::Glm5;
-use crate::spec::{Indexer, Layer, Mlp, Model, PROVIDER, RELEASES, Release, fixed_provider_fields, object};
+use crate::spec::{
+    Indexer, Layer, Mlp, Model, PROVIDER, RELEASES, Release, fixed_provider_fields, object,
+};
 
 /// The architecture id of the family.
 pub const ARCHITECTURE: &str = "GlmMoeDsaForCausalLM";
@@ -24,32 +26,84 @@ const REQUIRED_VALUES: &[(&str, &str)] = &[
 
 /// Keys that are read below, and keys that say nothing about the conversion and stay in the stored config.
 const KNOWN_KEYS: &[&str] = &[
-    "architectures", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "ep_size", "first_k_dense_replace",
-    "head_dim", "hidden_size", "index_head_dim", "index_n_heads", "index_share_for_mtp_iteration",
-    "index_skip_topk_offset", "index_topk", "index_topk_freq", "index_topk_pattern", "indexer_types",
-    "initializer_range", "intermediate_size", "kv_lora_rank", "layer_types", "max_position_embeddings",
-    "mlp_layer_types", "model_type", "moe_intermediate_size", "n_group", "n_routed_experts", "n_shared_experts",
-    "num_attention_heads", "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads",
-    "num_nextn_predict_layers", "pad_token_id", "pretraining_tp", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim",
-    "qk_rope_head_dim", "quantization_config", "rms_norm_eps", "rope_parameters", "routed_scaling_factor",
-    "topk_group", "transformers_version", "use_cache", "v_head_dim", "vocab_size",
+    "architectures",
+    "attention_dropout",
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "ep_size",
+    "first_k_dense_replace",
+    "head_dim",
+    "hidden_size",
+    "index_head_dim",
+    "index_n_heads",
+    "index_share_for_mtp_iteration",
+    "index_skip_topk_offset",
+    "index_topk",
+    "index_topk_freq",
+    "index_topk_pattern",
+    "indexer_types",
+    "initializer_range",
+    "intermediate_size",
+    "kv_lora_rank",
+    "layer_types",
+    "max_position_embeddings",
+    "mlp_layer_types",
+    "model_type",
+    "moe_intermediate_size",
+    "n_group",
+    "n_routed_experts",
+    "n_shared_experts",
+    "num_attention_heads",
+    "num_experts_per_tok",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "num_nextn_predict_layers",
+    "pad_token_id",
+    "pretraining_tp",
+    "q_lora_rank",
+    "qk_head_dim",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "quantization_config",
+    "rms_norm_eps",
+    "rope_parameters",
+    "routed_scaling_factor",
+    "topk_group",
+    "transformers_version",
+    "use_cache",
+    "v_head_dim",
+    "vocab_size",
 ];
 
 impl ConfigMapping for Glm5 {
     fn claim(&self, config: &RawConfig) -> Result<Claim, Error> {
         let architectures = config.architectures()?;
         if architectures != [ARCHITECTURE] {
-            let found = if architectures.is_empty() { "none".to_owned() } else { architectures.join(", ") };
-            return Ok(Claim::No { reason: format!("architectures is {found}, not {ARCHITECTURE}") });
+            let found = if architectures.is_empty() {
+                "none".to_owned()
+            } else {
+                architectures.join(", ")
+            };
+            return Ok(Claim::No {
+                reason: format!("architectures is {found}, not {ARCHITECTURE}"),
+            });
         }
         let (release, reason) = release(config)?;
-        Ok(Claim::Yes { release: release.name.to_owned(), reason })
+        Ok(Claim::Yes {
+            release: release.name.to_owned(),
+            reason,
+        })
     }
 
     fn map_config(&self, config: &RawConfig, options: &MapOptions) -> Result<ModelSpec, Error> {
         let (release, reason) = release(config)?;
         if !release.is_mapped {
-            let mapped: Vec<_> = RELEASES.iter().filter(|row| row.is_mapped).map(|row| row.name).collect();
+            let mapped: Vec<_> = RELEASES
+                .iter()
+                .filter(|row| row.is_mapped)
+                .map(|row| row.name)
+                .collect();
             return Err(Error::Unsupported {
                 what: "this release of the family".to_owned(),
                 found: format!("{} ({reason})", release.name),
@@ -61,7 +115,8 @@ impl ConfigMapping for Glm5 {
         let model = read_model(config, options, &mut notices)?;
         let provider = provider(config, &model)?;
         let is_unread = |key: &&String| {
-            !KNOWN_KEYS.contains(&key.as_str()) && !REQUIRED_VALUES.iter().any(|(known, _)| known == key)
+            !KNOWN_KEYS.contains(&key.as_str())
+                && !REQUIRED_VALUES.iter().any(|(known, _)| known == key)
         };
         Ok(ModelSpec {
             release: release.name.to_owned(),
@@ -81,23 +136,40 @@ impl ConfigMapping for Glm5 {
         })
     }
 
-    fn unmap_config(&self, spec: &ModelSpec, reference: &RawConfig) -> Result<Vec<ConfigEdit>, Error> {
+    fn unmap_config(
+        &self,
+        spec: &ModelSpec,
+        reference: &RawConfig,
+    ) -> Result<Vec<ConfigEdit>, Error> {
         let key = "num_nextn_predict_layers";
         let described = reference.optional_integer(key)?.unwrap_or(0);
         if described == spec.dims.mtp_layers {
             return Ok(Vec::new());
         }
-        Ok(vec![ConfigEdit { key: key.to_owned(), value: json!(spec.dims.mtp_layers) }])
+        Ok(vec![ConfigEdit {
+            key: key.to_owned(),
+            value: json!(spec.dims.mtp_layers),
+        }])
     }
 }
 
 /// Which release a config belongs to, and what in it says so.
 fn release(config: &RawConfig) -> Result<(Release, String), Error> {
     let layers = indexers(config, &mut Vec::new())?;
-    let shared = layers.iter().filter(|&&indexer| indexer == Indexer::Shared).count();
+    let shared = layers
+        .iter()
+        .filter(|&&indexer| indexer == Indexer::Shared)
+        .count();
     let is_fp8 = config.value("quantization_config").is_some();
-    let quantization = if is_fp8 { "a quantization_config" } else { "no quantization_config" };
-    let reason = format!("{ARCHITECTURE}, {shared} of {} layers share an indexer, {quantization}", layers.len());
+    let quantization = if is_fp8 {
+        "a quantization_config"
+    } else {
+        "no quantization_config"
+    };
+    let reason = format!(
+        "{ARCHITECTURE}, {shared} of {} layers share an indexer, {quantization}",
+        layers.len()
+    );
     Ok((Release::find(shared > 0, is_fp8), reason))
 }
 
@@ -116,11 +188,18 @@ fn check_required_values(config: &RawConfig) -> Result<(), Error> {
 /// contradicts the deciding one is a notice.
 fn indexers(config: &RawConfig, notices: &mut Vec<String>) -> Result<Vec<Indexer>, Error> {
     let layers = config.integer("num_hidden_layers")?;
-    let count = usize::try_from(layers).ok().filter(|count| (1..=100_000).contains(count));
+    let count = usize::try_from(layers)
+        .ok()
+        .filter(|count| (1..=100_000).contains(count));
     let count = count.ok_or_else(|| config.wrong("num_hidden_layers", "1 to 100000"))?;
     let mut sources: Vec<(&str, Vec<Indexer>)> = Vec::new();
-    for (key, full, shared) in [("indexer_types", "full", "shared"), ("index_topk_pattern", "F", "S")] {
-        let Some(value) = config.value(key) else { continue };
+    for (key, full, shared) in [
+        ("indexer_types", "full", "shared"),
+        ("index_topk_pattern", "F", "S"),
+    ] {
+        let Some(value) = config.value(key) else {
+            continue;
+        };
         let words = words(config, key, value)?;
         let read = words.iter().map(|word| match word {
             _ if word == full => Ok(Indexer::Full),
@@ -132,16 +211,36 @@ fn indexers(config: &RawConfig, notices: &mut Vec<String>) -> Result<Vec<Indexer
         sources.push((key, read));
     }
     if let Some(frequency) = config.optional_integer("index_topk_freq")? {
-        let offset = config.optional_integer("index_skip_topk_offset")?.unwrap_or(2);
-        let is_full = |layer: u64| (layer + 1).saturating_sub(offset).is_multiple_of(frequency.max(1));
-        let read = (0..layers).map(|layer| if is_full(layer) { Indexer::Full } else { Indexer::Shared });
+        let offset = config
+            .optional_integer("index_skip_topk_offset")?
+            .unwrap_or(2);
+        let is_full = |layer: u64| {
+            (layer + 1)
+                .saturating_sub(offset)
+                .is_multiple_of(frequency.max(1))
+        };
+        let read = (0..layers).map(|layer| {
+            if is_full(layer) {
+                Indexer::Full
+            } else {
+                Indexer::Shared
+            }
+        });
         sources.push(("index_topk_freq and index_skip_topk_offset", read.collect()));
     }
     let mut sources = sources.into_iter();
-    let Some((decider, decided)) = sources.next() else { return Ok(vec![Indexer::Full; count]) };
+    let Some((decider, decided)) = sources.next() else {
+        return Ok(vec![Indexer::Full; count]);
+    };
     for (other, read) in sources.filter(|(_, read)| *read != decided) {
-        let layer = read.iter().zip(&decided).position(|(a, b)| a != b).unwrap_or_default();
-        notices.push(format!("config.json: {other} contradicts {decider} at layer {layer}; {decider} decides"));
+        let layer = read
+            .iter()
+            .zip(&decided)
+            .position(|(a, b)| a != b)
+            .unwrap_or_default();
+        notices.push(format!(
+            "config.json: {other} contradicts {decider} at layer {layer}; {decider} decides"
+        ));
     }
     if decided[0] == Indexer::Shared {
         return Err(Error::ConfigValue {
@@ -156,7 +255,15 @@ fn indexers(config: &RawConfig, notices: &mut Vec<String>) -> Result<Vec<Indexer
 /// The feed-forward part of every layer: `mlp_layer_types` decides, then `first_k_dense_replace`.
 fn mlps(config: &RawConfig, count: usize, notices: &mut Vec<String>) -> Result<Vec<Mlp>, Error> {
     let first_dense = config.optional_integer("first_k_dense_replace")?;
-    let by_first = |first: u64| (0..count as u64).map(move |layer| if layer < first { Mlp::Dense } else { Mlp::Sparse });
+    let by_first = |first: u64| {
+        (0..count as u64).map(move |layer| {
+            if layer < first {
+                Mlp::Dense
+            } else {
+                Mlp::Sparse
+            }
+        })
+    };
     let Some(value) = config.value("mlp_layer_types") else {
         return Ok(by_first(first_dense.unwrap_or(3)).collect());
     };
@@ -180,7 +287,10 @@ fn words(config: &RawConfig, key: &str, value: &Value) -> Result<Vec<String>, Er
         Value::String(letters) => Ok(letters.chars().map(String::from).collect()),
         Value::Array(entries) => {
             let wrong = || config.wrong(key, "a list of names");
-            entries.iter().map(|entry| entry.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
+            entries
+                .iter()
+                .map(|entry| entry.as_str().map(str::to_owned).ok_or_else(wrong))
+                .collect()
         }
         _ => Err(config.wrong(key, "a list of names")),
     }
@@ -191,13 +301,23 @@ fn check_length(key: &str, found: usize, layers: usize) -> Result<(), Error> {
         return Ok(());
     }
     let expected = format!("{layers} entries, one for each of num_hidden_layers");
-    Err(Error::ConfigValue { key: key.to_owned(), expected, found: format!("{found} entries") })
+    Err(Error::ConfigValue {
+        key: key.to_owned(),
+        expected,
+        found: format!("{found} entries"),
+    })
 }
 
-fn read_model(config: &RawConfig, options: &MapOptions, notices: &mut Vec<String>) -> Result<Model, Error> {
+fn read_model(
+    config: &RawConfig,
+    options: &MapOptions,
+    notices: &mut Vec<String>,
+) -> Result<Model, Error> {
     let indexers = indexers(config, notices)?;
     let mlps = mlps(config, indexers.len(), notices)?;
-    let described = config.optional_integer("num_nextn_predict_layers")?.unwrap_or(0);
+    let described = config
+        .optional_integer("num_nextn_predict_layers")?
+        .unwrap_or(0);
     if described > 1 {
         return Err(config.wrong("num_nextn_predict_layers", "0 or 1"));
     }
@@ -206,10 +326,19 @@ fn read_model(config: &RawConfig, options: &MapOptions, notices: &mut Vec<String
         MtpPolicy::Drop => (0, described),
         MtpPolicy::Absent => (0, 0),
     };
-    let (nope, rope) = (positive(config, "qk_nope_head_dim")?, positive(config, "qk_rope_head_dim")?);
+    let (nope, rope) = (
+        positive(config, "qk_nope_head_dim")?,
+        positive(config, "qk_rope_head_dim")?,
+    );
     // Some tools rewrite the rope width from `head_dim`; the sum is what the tensors have.
-    if config.optional_integer("qk_head_dim")?.is_some_and(|sum| Some(sum) != nope.checked_add(rope)) {
-        return Err(config.wrong("qk_head_dim", &format!("qk_nope_head_dim + qk_rope_head_dim = {nope} + {rope}")));
+    if config
+        .optional_integer("qk_head_dim")?
+        .is_some_and(|sum| Some(sum) != nope.checked_add(rope))
+    {
+        return Err(config.wrong(
+            "qk_head_dim",
+            &format!("qk_nope_head_dim + qk_rope_head_dim = {nope} + {rope}"),
+        ));
     }
     Ok(Model {
         vocab_size: positive(config, "vocab_size")?,
@@ -226,7 +355,11 @@ fn read_model(config: &RawConfig, options: &MapOptions, notices: &mut Vec<String
         n_routed_experts: positive(config, "n_routed_experts")?,
         n_shared_experts: positive(config, "n_shared_experts")?,
         moe_intermediate_size: positive(config, "moe_intermediate_size")?,
-        layers: indexers.into_iter().zip(mlps).map(|(indexer, mlp)| Layer { indexer, mlp }).collect(),
+        layers: indexers
+            .into_iter()
+            .zip(mlps)
+            .map(|(indexer, mlp)| Layer { indexer, mlp })
+            .collect(),
         mtp_layers,
         mtp_layers_dropped,
     })
@@ -235,12 +368,20 @@ fn read_model(config: &RawConfig, options: &MapOptions, notices: &mut Vec<String
 /// Sizes up to 2^31, so that no product of four of them overflows the arithmetic of the weight map.
 fn positive(config: &RawConfig, key: &str) -> Result<u64, Error> {
     let value = config.integer(key)?;
-    if (1..=1 << 31).contains(&value) { Ok(value) } else { Err(config.wrong(key, "1 to 2147483648")) }
+    if (1..=1 << 31).contains(&value) {
+        Ok(value)
+    } else {
+        Err(config.wrong(key, "1 to 2147483648"))
+    }
 }
 
 /// The rotary base: nested, because this family has no other spelling of it.
 fn rotary_base(config: &RawConfig) -> Result<Value, Error> {
-    let nested = |field: &str| config.value("rope_parameters").and_then(|parameters| parameters.get(field));
+    let nested = |field: &str| {
+        config
+            .value("rope_parameters")
+            .and_then(|parameters| parameters.get(field))
+    };
     let wrong = |field: &str, expected: &str| Error::ConfigValue {
         key: format!("rope_parameters.{field}"),
         expected: expected.to_owned(),
@@ -262,7 +403,11 @@ fn provider(config: &RawConfig, model: &Model) -> Result<Map<String, Value>, Err
         _ => Err(config.wrong(key, "a number")),
     };
     let is_sparse = |layer: &Layer| u8::from(layer.mlp == Mlp::Sparse);
-    let physical_is_sparse: Vec<u8> = model.layers.iter().flat_map(|layer| [0, is_sparse(layer)]).collect();
+    let physical_is_sparse: Vec<u8> = model
+        .layers
+        .iter()
+        .flat_map(|layer| [0, is_sparse(layer)])
+        .collect();
     let decided = json!({
         "add_qkv_bias": false,
         "attention_dropout": number("attention_dropout")?,

@@ -27,9 +27,15 @@ impl Bridge for Glm5 {
         Description {
             name: "glm5".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            summary: "GLM-5 family: MoE, multi-latent attention, sparse attention with shared indexers".to_owned(),
+            summary:
+                "GLM-5 family: MoE, multi-latent attention, sparse attention with shared indexers"
+                    .to_owned(),
             architectures: vec![config::ARCHITECTURE.to_owned()],
-            releases: spec::RELEASES.iter().filter(|release| release.is_mapped).map(|r| r.name.to_owned()).collect(),
+            releases: spec::RELEASES
+                .iter()
+                .filter(|release| release.is_mapped)
+                .map(|r| r.name.to_owned())
+                .collect(),
         }
     }
 }

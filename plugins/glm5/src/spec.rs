@@ -18,17 +18,39 @@ pub struct Release {
 
 /// The family's differences, all of them, in one table. A config says which row it is by what it holds, not by a name.
 pub const RELEASES: &[Release] = &[
-    Release { name: "glm-5", shares_indexers: false, is_fp8: false, is_mapped: false },
-    Release { name: "glm-5-fp8", shares_indexers: false, is_fp8: true, is_mapped: false },
-    Release { name: "glm-5.2", shares_indexers: true, is_fp8: false, is_mapped: true },
-    Release { name: "glm-5.3", shares_indexers: true, is_fp8: true, is_mapped: false },
+    Release {
+        name: "glm-5",
+        shares_indexers: false,
+        is_fp8: false,
+        is_mapped: false,
+    },
+    Release {
+        name: "glm-5-fp8",
+        shares_indexers: false,
+        is_fp8: true,
+        is_mapped: false,
+    },
+    Release {
+        name: "glm-5.2",
+        shares_indexers: true,
+        is_fp8: false,
+        is_mapped: true,
+    },
+    Release {
+        name: "glm-5.3",
+        shares_indexers: true,
+        is_fp8: true,
+        is_mapped: false,
+    },
 ];
 
 impl Release {
     /// The row for what a config holds.
     #[must_use]
     pub fn find(shares_indexers: bool, is_fp8: bool) -> Release {
-        let row = RELEASES.iter().find(|row| row.shares_indexers == shares_indexers && row.is_fp8 == is_fp8);
+        let row = RELEASES
+            .iter()
+            .find(|row| row.shares_indexers == shares_indexers && row.is_fp8 == is_fp8);
         *row.expect("the table has a row for both values of both columns")
     }
 }
@@ -93,19 +115,28 @@ pub struct Model {
 impl Model {
     /// The numbers of a spec that this family made. Errors: [`Error::Document`] for somebody else's.
     pub fn of(spec: &ModelSpec) -> Result<Model, Error> {
-        Model::deserialize(&spec.extra)
-            .map_err(|error| Error::Document { document: "glm5 model".to_owned(), reason: error.to_string() })
+        Model::deserialize(&spec.extra).map_err(|error| Error::Document {
+            document: "glm5 model".to_owned(),
+            reason: error.to_string(),
+        })
     }
 
     /// Numbers of the decoder layers for which `matches` holds.
     pub fn layers_where(&self, matches: impl Fn(&Layer) -> bool) -> Vec<u64> {
-        (0..).zip(&self.layers).filter(|(_, layer)| matches(layer)).map(|(number, _)| number).collect()
+        (0..)
+            .zip(&self.layers)
+            .filter(|(_, layer)| matches(layer))
+            .map(|(number, _)| number)
+            .collect()
     }
 
     /// The hybrid pattern of the decoder, two symbols a layer: `D` sparse attention, then `-` dense MLP or `E` experts.
     #[must_use]
     pub fn pattern(&self) -> String {
-        self.layers.iter().map(|layer| if layer.mlp == Mlp::Dense { "D-" } else { "DE" }).collect()
+        self.layers
+            .iter()
+            .map(|layer| if layer.mlp == Mlp::Dense { "D-" } else { "DE" })
+            .collect()
     }
 
     /// What Megatron appends to the pattern for multi-token prediction.

@@ -58,7 +58,9 @@ pub use family::{
     WeightMapping,
 };
 pub use layout::{PipelineLayout, Stage};
-pub use mapping::{Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl, Violation};
+pub use mapping::{
+    Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl, Violation,
+};
 pub use placement::{Cut, Mesh, MeshAxis, Placement, PlacementRule};
 pub use rule::{DtypeRule, MapRule, ModuleState, Part, Rule, Scope, StateValue};
 pub use spec::{Dims, ModelSpec};

@@ -19,7 +19,11 @@ pub(crate) struct Arguments {
 
 /// The version, and that of the contract with plugins.
 fn version() -> String {
-    format!("{} (plugin abi {})", env!("CARGO_PKG_VERSION"), rialto_abi::decl::ABI_CRATE_VERSION)
+    format!(
+        "{} (plugin abi {})",
+        env!("CARGO_PKG_VERSION"),
+        rialto_abi::decl::ABI_CRATE_VERSION
+    )
 }
 
 /// Options of every command.
@@ -114,12 +118,21 @@ pub(crate) struct ImportOptions {
 
 impl ImportOptions {
     pub(crate) fn resolve(&self) -> Options {
-        let mesh = Mesh { tp: self.tp, pp: self.pp, ep: self.ep, etp: self.etp };
+        let mesh = Mesh {
+            tp: self.tp,
+            pp: self.pp,
+            ep: self.ep,
+            etp: self.etp,
+        };
         let mtp = match self.mtp {
             Mtp::Keep => MtpPolicy::Keep,
             Mtp::Drop => MtpPolicy::Drop,
         };
-        Options { mesh, mtp, dtype: self.dtype.resolve() }
+        Options {
+            mesh,
+            mtp,
+            dtype: self.dtype.resolve(),
+        }
     }
 }
 
@@ -178,7 +191,10 @@ pub(crate) struct ExportFlags {
 
 impl ExportFlags {
     pub(crate) fn resolve(&self) -> ExportOptions {
-        ExportOptions { dtype: self.dtype.resolve(), max_shard_bytes: self.max_shard_size.as_u64() }
+        ExportOptions {
+            dtype: self.dtype.resolve(),
+            max_shard_bytes: self.max_shard_size.as_u64(),
+        }
     }
 }
 

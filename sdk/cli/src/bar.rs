@@ -30,12 +30,22 @@ impl<'a> Bar<'a> {
     pub(crate) fn new(output: &'a Output) -> Bar<'a> {
         let is_terminal = stderr().is_terminal() && !output.is_quiet();
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        Bar { output, state: Mutex::new(State { bar, is_terminal, last_line: Instant::now() }) }
+        Bar {
+            output,
+            state: Mutex::new(State {
+                bar,
+                is_terminal,
+                last_line: Instant::now(),
+            }),
+        }
     }
 
     fn with(&self, act: impl FnOnce(&mut State)) {
         // A poisoned bar is still a bar.
-        act(&mut self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        act(&mut self
+            .state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner));
     }
 }
 
@@ -58,7 +68,12 @@ impl Progress for Bar<'_> {
             if !state.is_terminal && state.last_line.elapsed() >= LINE_EVERY {
                 state.last_line = Instant::now();
                 let (done, total) = (state.bar.position(), state.bar.length().unwrap_or_default());
-                self.output.note(&format!("{} {} of {}", state.bar.message(), bytes(done), bytes(total)));
+                self.output.note(&format!(
+                    "{} {} of {}",
+                    state.bar.message(),
+                    bytes(done),
+                    bytes(total)
+                ));
             }
         });
     }

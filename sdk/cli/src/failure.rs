@@ -27,11 +27,25 @@ pub(crate) struct Failure {
 impl Failure {
     pub(crate) fn usage(message: &str) -> Failure {
         let (slug, message) = ("cli/usage".to_owned(), message.to_owned());
-        Failure { code: 1, slug, message, help: None, findings: Vec::new(), report: None }
+        Failure {
+            code: 1,
+            slug,
+            message,
+            help: None,
+            findings: Vec::new(),
+            report: None,
+        }
     }
 
     pub(crate) fn internal(message: String) -> Failure {
-        Failure { code: 13, slug: "cli/internal".to_owned(), message, help: None, findings: Vec::new(), report: None }
+        Failure {
+            code: 13,
+            slug: "cli/internal".to_owned(),
+            message,
+            help: None,
+            findings: Vec::new(),
+            report: None,
+        }
     }
 
     /// 0 done · 1 the answer is no · 2 usage · 3 bad input · 4 plugin or ABI · 5 device · 6 io, memory · 70 a bug of ours ·
@@ -89,10 +103,20 @@ mod tests {
 
     #[test]
     fn every_status_code_has_its_exit_code() {
-        let exit = |code| Failure { code, ..Failure::usage("") }.exit_code();
+        let exit = |code| {
+            Failure {
+                code,
+                ..Failure::usage("")
+            }
+            .exit_code()
+        };
         let found: Vec<u8> = (1..=13).map(exit).collect();
         assert_eq!(found, [2, 3, 3, 3, 6, 6, 5, 4, 130, 3, 1, 4, 70]);
-        let plugin = Failure { code: 2, slug: "plugin/not-found".to_owned(), ..Failure::usage("") };
+        let plugin = Failure {
+            code: 2,
+            slug: "plugin/not-found".to_owned(),
+            ..Failure::usage("")
+        };
         assert_eq!(plugin.exit_code(), 4);
     }
 }

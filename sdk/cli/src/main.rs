@@ -6,8 +6,8 @@
 mod arguments;
 mod bar;
 mod command;
-mod families;
 mod failure;
+mod families;
 mod output;
 
 use std::process::ExitCode;
@@ -41,13 +41,22 @@ fn usage(error: &clap::Error) -> ExitCode {
     let asked_for_json = std::env::args_os().any(|argument| argument == "--json");
     if asked_for_json && error.use_stderr() {
         let rendered = error.render().to_string();
-        let message = rendered.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        let message = rendered
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches("error: ")
+            .to_owned();
         let failure = failure::Failure::usage(&message);
         return Output::json().finish(Err(failure));
     }
     // Nothing can be done about a closed terminal.
     let _ = error.print();
-    if error.use_stderr() { ExitCode::from(failure::USAGE) } else { ExitCode::SUCCESS }
+    if error.use_stderr() {
+        ExitCode::from(failure::USAGE)
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 fn listen(arguments: &Arguments) {
@@ -58,5 +67,9 @@ fn listen(arguments: &Arguments) {
         (false, 2) => LevelFilter::DEBUG,
         (false, _) => LevelFilter::TRACE,
     };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).without_time().init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
 }

@@ -25,11 +25,17 @@ pub(crate) struct Output {
 
 impl Output {
     pub(crate) fn new(common: &Common) -> Output {
-        Output { is_json: common.json, is_quiet: common.quiet }
+        Output {
+            is_json: common.json,
+            is_quiet: common.quiet,
+        }
     }
 
     pub(crate) fn json() -> Output {
-        Output { is_json: true, is_quiet: false }
+        Output {
+            is_json: true,
+            is_quiet: false,
+        }
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -41,15 +47,25 @@ impl Output {
         if !self.is_json {
             return write_out(&report.lines().join("\n"));
         }
-        let value = serde_json::to_value(report).map_err(|error| Failure::internal(error.to_string()))?;
+        let value =
+            serde_json::to_value(report).map_err(|error| Failure::internal(error.to_string()))?;
         write_document(json!({"schema": 1, "ok": true, "result": value}))
     }
 
     /// The result of a check: its report is the result also when the answer is no. One document either way.
-    pub(crate) fn checked(&self, report: &impl Report, failure: Option<Failure>) -> Result<(), Failure> {
-        let Some(mut failure) = failure else { return self.result(report) };
+    pub(crate) fn checked(
+        &self,
+        report: &impl Report,
+        failure: Option<Failure>,
+    ) -> Result<(), Failure> {
+        let Some(mut failure) = failure else {
+            return self.result(report);
+        };
         if self.is_json {
-            failure.report = Some(serde_json::to_value(report).map_err(|error| Failure::internal(error.to_string()))?);
+            failure.report = Some(
+                serde_json::to_value(report)
+                    .map_err(|error| Failure::internal(error.to_string()))?,
+            );
         } else {
             write_out(&report.lines().join("\n"))?;
         }
@@ -66,7 +82,9 @@ impl Output {
 
     /// Prints a failure and turns the outcome into the exit code.
     pub(crate) fn finish(&self, result: Result<(), Failure>) -> ExitCode {
-        let Err(failure) = result else { return ExitCode::SUCCESS };
+        let Err(failure) = result else {
+            return ExitCode::SUCCESS;
+        };
         if self.is_json {
             // A reader that has gone needs no document; the exit code still says it.
             let _ = write_document(json!({"schema": 1, "ok": false, "error": json!(failure)}));
@@ -82,7 +100,8 @@ impl Output {
 }
 
 fn write_document(document: Value) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(&document).map_err(|error| Failure::internal(error.to_string()))?;
+    let text = serde_json::to_string_pretty(&document)
+        .map_err(|error| Failure::internal(error.to_string()))?;
     write_out(&text)
 }
 
@@ -105,13 +124,23 @@ fn write_out(text: &str) -> Result<(), Failure> {
 /// Rows of text with columns as wide as their widest cell: the first to the left, the others to the right.
 pub(crate) fn table(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(String::len)
+            .max()
+            .unwrap_or_default()
+    };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
-            0 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
+        let cells =
+            row.iter()
+                .zip(&widths)
+                .enumerate()
+                .map(|(column, (cell, &width))| match column {
+                    0 => format!("{cell:<width$}"),
+                    _ => format!("{cell:>width$}"),
+                });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(line).collect()
@@ -134,7 +163,18 @@ mod tests {
     #[test]
     fn a_table_aligns_names_left_and_numbers_right() {
         let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
-        let lines = table(&[row(["", "tensors", "x"]), row(["moe", "12", "1"]), row(["attention", "3", "22"])]);
-        assert_eq!(lines, ["           tensors   x", "moe             12   1", "attention        3  22"]);
+        let lines = table(&[
+            row(["", "tensors", "x"]),
+            row(["moe", "12", "1"]),
+            row(["attention", "3", "22"]),
+        ]);
+        assert_eq!(
+            lines,
+            [
+                "           tensors   x",
+                "moe             12   1",
+                "attention        3  22"
+            ]
+        );
     }
 }

@@ -52,13 +52,25 @@ impl Array<'_> {
     ///
     /// `region` and `place` hold the same elements in the same order; every element of `region` is read exactly once,
     /// because the extents tile the tensor.
-    pub(crate) fn read(&self, region: &Region, place: &Region, out_shape: &Shape, out: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn read(
+        &self,
+        region: &Region,
+        place: &Region,
+        out_shape: &Shape,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
         for extent in &self.extents {
-            let Some(common) = region.intersection(&extent.region) else { continue };
+            let Some(common) = region.intersection(&extent.region) else {
+                continue;
+            };
             let in_extent = relative(&common, &extent.region);
             // Element numbers inside the region are element numbers inside the place.
             let in_region = relative(&common, region);
-            let placed = Placed { place, out_shape, region_shape: &region.shape() };
+            let placed = Placed {
+                place,
+                out_shape,
+                region_shape: &region.shape(),
+            };
             let width = self.dtype.size_bytes();
             let stored = runs(&in_extent, &extent.region.shape());
             for (from, to, length) in joint_runs(stored, placed.runs(&in_region)) {
@@ -85,9 +97,15 @@ impl Placed<'_> {
 
     /// The same rectangle in the place's axes: axes of extent 1 are matched by position among the proper ones only.
     fn translate(&self, in_region: &Region) -> Region {
-        let proper = |sizes: &[u64]| (0..sizes.len()).filter(|&axis| sizes[axis] != 1).collect::<Vec<_>>();
+        let proper = |sizes: &[u64]| {
+            (0..sizes.len())
+                .filter(|&axis| sizes[axis] != 1)
+                .collect::<Vec<_>>()
+        };
         let (mut offsets, mut sizes) = (self.place.offsets().to_vec(), self.place.sizes().to_vec());
-        let pairs = proper(self.region_shape.extents()).into_iter().zip(proper(self.place.sizes()));
+        let pairs = proper(self.region_shape.extents())
+            .into_iter()
+            .zip(proper(self.place.sizes()));
         for (from, to) in pairs {
             offsets[to] += in_region.offsets()[from];
             sizes[to] = in_region.sizes()[from];
@@ -98,13 +116,23 @@ impl Placed<'_> {
 
 /// The same rectangle with offsets counted from the beginning of `outer`.
 pub(crate) fn relative(region: &Region, outer: &Region) -> Region {
-    let offsets: Vec<u64> = region.offsets().iter().zip(outer.offsets()).map(|(offset, start)| offset - start).collect();
+    let offsets: Vec<u64> = region
+        .offsets()
+        .iter()
+        .zip(outer.offsets())
+        .map(|(offset, start)| offset - start)
+        .collect();
     Region::new(offsets, region.sizes())
 }
 
 /// The rectangle of `to` that corresponds to `part` of `from`, where `from` and `to` hold the same elements.
 pub(crate) fn corresponding(part: &Region, from: &Region, to: &Region) -> Region {
-    Placed { place: to, out_shape: &to.shape(), region_shape: &from.shape() }.translate(&relative(part, from))
+    Placed {
+        place: to,
+        out_shape: &to.shape(),
+        region_shape: &from.shape(),
+    }
+    .translate(&relative(part, from))
 }
 
 impl Bytes<'_> {
@@ -136,12 +164,20 @@ mod tests {
 
     /// A 4 x 4 tensor of element numbers, stored as two halves of columns.
     fn halves() -> Array<'static> {
-        let half = |first: u8| (0..4u8).flat_map(move |row| (0..2u8).map(move |column| 4 * row + first + column));
+        let half = |first: u8| {
+            (0..4u8).flat_map(move |row| (0..2u8).map(move |column| 4 * row + first + column))
+        };
         Array {
             dtype: Dtype::U8,
             extents: vec![
-                Extent { region: Region::new([0, 0], [4, 2]), bytes: bytes(half(0)) },
-                Extent { region: Region::new([0, 2], [4, 2]), bytes: bytes(half(2)) },
+                Extent {
+                    region: Region::new([0, 0], [4, 2]),
+                    bytes: bytes(half(0)),
+                },
+                Extent {
+                    region: Region::new([0, 2], [4, 2]),
+                    bytes: bytes(half(2)),
+                },
             ],
         }
     }
@@ -149,15 +185,26 @@ mod tests {
     #[test]
     fn a_rectangle_over_two_chunks_lands_in_its_place() {
         let mut out = [0xff; 12];
-        let (region, place) = (Region::new([1, 1], [2, 2]), Region::new([1, 0, 0], [1, 2, 2]));
-        halves().read(&region, &place, &Shape::new([2, 2, 3]), &mut out).unwrap();
+        let (region, place) = (
+            Region::new([1, 1], [2, 2]),
+            Region::new([1, 0, 0], [1, 2, 2]),
+        );
+        halves()
+            .read(&region, &place, &Shape::new([2, 2, 3]), &mut out)
+            .unwrap();
         assert_eq!(out, [255, 255, 255, 255, 255, 255, 5, 6, 255, 9, 10, 255]);
     }
 
     #[test]
     fn corresponding_rectangles_skip_axes_of_one() {
-        let (from, to) = (Region::new([3, 4, 0], [1, 4, 5]), Region::new([10, 0], [4, 5]));
+        let (from, to) = (
+            Region::new([3, 4, 0], [1, 4, 5]),
+            Region::new([10, 0], [4, 5]),
+        );
         let part = Region::new([3, 6, 0], [1, 2, 5]);
-        assert_eq!(corresponding(&part, &from, &to), Region::new([12, 0], [2, 5]));
+        assert_eq!(
+            corresponding(&part, &from, &to),
+            Region::new([12, 0], [2, 5])
+        );
     }
 }

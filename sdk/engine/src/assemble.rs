@@ -34,9 +34,12 @@ pub(crate) fn assemble(
         let length = usize::try_from(shape.size_bytes(stored)?).expect("a band fits in memory");
         band_bytes.resize(length, 0);
         for part in parts {
-            let Some(common) = band.intersection(part.output) else { continue };
+            let Some(common) = band.intersection(part.output) else {
+                continue;
+            };
             let input = corresponding(&common, part.output, part.input);
-            part.array.read(&input, &relative(&common, &band), &shape, &mut band_bytes)?;
+            part.array
+                .read(&input, &relative(&common, &band), &shape, &mut band_bytes)?;
         }
         if stored == dtype {
             emit(&band_bytes)?;

@@ -76,7 +76,10 @@ impl Error {
             Error::Checkpoint(error) => error.code(),
             Error::Bridge(error) => error.code(),
             Error::Tensor(error) => error.code(),
-            _ => Error::KINDS.iter().find(|(slug, _)| *slug == self.slug()).map_or(13, |(_, code)| *code),
+            _ => Error::KINDS
+                .iter()
+                .find(|(slug, _)| *slug == self.slug())
+                .map_or(13, |(_, code)| *code),
         }
     }
 
@@ -102,11 +105,15 @@ impl Error {
         match self {
             Error::Checkpoint(error) => error.help(),
             Error::Bridge(error) => error.help(),
-            Error::NoWeights { .. } => Some("`rialto plan` works on a config alone; import needs the weights".to_owned()),
-            Error::NoConfig { .. } => {
-                Some("give a Hugging Face directory of the same model with `--reference DIR`".to_owned())
+            Error::NoWeights { .. } => {
+                Some("`rialto plan` works on a config alone; import needs the weights".to_owned())
             }
-            Error::ReferenceDiffers { .. } => Some("give the directory this checkpoint was imported from".to_owned()),
+            Error::NoConfig { .. } => Some(
+                "give a Hugging Face directory of the same model with `--reference DIR`".to_owned(),
+            ),
+            Error::ReferenceDiffers { .. } => {
+                Some("give the directory this checkpoint was imported from".to_owned())
+            }
             _ => None,
         }
     }

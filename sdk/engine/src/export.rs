@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use rialto_bridge::mapping::ParamBinding;
 use rialto_bridge::{
-    Bridge, Claim, ConfigEdit, MapOptions, Mapping, ModelSpec, MtpPolicy, Piece, RawConfig, StoredTensor,
+    Bridge, Claim, ConfigEdit, MapOptions, Mapping, ModelSpec, MtpPolicy, Piece, RawConfig,
+    StoredTensor,
 };
 use rialto_checkpoint::hf::{self, HfPlan, INDEX_FILE};
 use rialto_checkpoint::store::{FileEntry, Store, Subdirectory, Target};
@@ -42,28 +43,70 @@ pub struct ConfigSource {
 impl MegatronSource {
     /// Opens a run directory or an iteration directory, and finds the config: in `reference` if one is given, else where
     /// an import kept it. Errors: [`Error::NoConfig`], and what is wrong with the checkpoint.
-    pub fn open(store: Arc<dyn Store>, reference: Option<Arc<dyn Store>>) -> Result<MegatronSource, Error> {
+    pub fn open(
+        store: Arc<dyn Store>,
+        reference: Option<Arc<dyn Store>>,
+    ) -> Result<MegatronSource, Error> {
         let run = RunDirectory::resolve(store)?;
         let checkpoint = TorchDistCheckpoint::open(Arc::clone(&run.store))?;
-        let kept: Arc<dyn Store> = Arc::new(Subdirectory::new(Arc::clone(&run.store), SOURCE_DIRECTORY.trim_end_matches('/'))?);
-        let has_config = kept.files()?.iter().any(|file| file.name == hf::CONFIG_FILE);
-        let stored = if has_config { Some(RawConfig::parse(&hf::read_config(kept.as_ref())?)?) } else { None };
+        let kept: Arc<dyn Store> = Arc::new(Subdirectory::new(
+            Arc::clone(&run.store),
+            SOURCE_DIRECTORY.trim_end_matches('/'),
+        )?);
+        let has_config = kept
+            .files()?
+            .iter()
+            .any(|file| file.name == hf::CONFIG_FILE);
+        let stored = if has_config {
+            Some(RawConfig::parse(&hf::read_config(kept.as_ref())?)?)
+        } else {
+            None
+        };
         let (config, stored) = match (reference, stored) {
             (Some(reference), stored) => {
                 let config = RawConfig::parse(&hf::read_config(reference.as_ref())?)?;
                 let side_files = hf::side_files(reference.as_ref())?;
-                (ConfigSource { config, store: reference, side_files }, stored)
+                (
+                    ConfigSource {
+                        config,
+                        store: reference,
+                        side_files,
+                    },
+                    stored,
+                )
             }
             (None, Some(config)) => {
-                let side_files = kept.files()?.into_iter().filter(|file| file.name != hf::CONFIG_FILE).collect();
-                (ConfigSource { config, store: kept, side_files }, None)
+                let side_files = kept
+                    .files()?
+                    .into_iter()
+                    .filter(|file| file.name != hf::CONFIG_FILE)
+                    .collect();
+                (
+                    ConfigSource {
+                        config,
+                        store: kept,
+                        side_files,
+                    },
+                    None,
+                )
             }
             (None, None) => {
-                let searched = vec![format!("{}/{SOURCE_DIRECTORY}{}", run.store.name(), hf::CONFIG_FILE), "--reference".to_owned()];
-                return Err(Error::NoConfig { place: run.store.name().to_owned(), searched });
+                let searched = vec![
+                    format!("{}/{SOURCE_DIRECTORY}{}", run.store.name(), hf::CONFIG_FILE),
+                    "--reference".to_owned(),
+                ];
+                return Err(Error::NoConfig {
+                    place: run.store.name().to_owned(),
+                    searched,
+                });
             }
         };
-        Ok(MegatronSource { run, checkpoint, config, stored })
+        Ok(MegatronSource {
+            run,
+            checkpoint,
+            config,
+            stored,
+        })
     }
 
     /// The config, for finding the family that takes it.
@@ -79,8 +122,15 @@ impl MegatronSource {
     }
 
     /// Refuses a reference whose sizes are not those of the config kept at import.
-    fn check_reference(&self, family: &dyn Bridge, spec: &ModelSpec, options: &MapOptions) -> Result<(), Error> {
-        let Some(stored) = &self.stored else { return Ok(()) };
+    fn check_reference(
+        &self,
+        family: &dyn Bridge,
+        spec: &ModelSpec,
+        options: &MapOptions,
+    ) -> Result<(), Error> {
+        let Some(stored) = &self.stored else {
+            return Ok(());
+        };
         let stored = family.map_config(stored, options)?;
         let mut differences = Vec::new();
         let (ours, theirs) = (serde_json::json!(stored.dims), serde_json::json!(spec.dims));
@@ -89,7 +139,9 @@ impl MegatronSource {
             let fields = ours.as_object().into_iter().flatten();
             let changed = fields.filter(|(key, value)| theirs.get(key) != Some(value));
             let line = |(key, value): (&String, &Value)| {
-                let found = theirs.get(key).map_or_else(|| "absent".to_owned(), Value::to_string);
+                let found = theirs
+                    .get(key)
+                    .map_or_else(|| "absent".to_owned(), Value::to_string);
                 format!("{key} is {found} in the reference, {value} at import")
             };
             differences.extend(changed.map(line));
@@ -97,8 +149,15 @@ impl MegatronSource {
         if differences.is_empty() {
             return Ok(());
         }
-        let (reference, place) = (self.config.store.name().to_owned(), self.run.store.name().to_owned());
-        Err(Error::ReferenceDiffers { reference, place, differences })
+        let (reference, place) = (
+            self.config.store.name().to_owned(),
+            self.run.store.name().to_owned(),
+        );
+        Err(Error::ReferenceDiffers {
+            reference,
+            place,
+            differences,
+        })
     }
 }
 
@@ -120,7 +179,11 @@ impl ExportPlan {
     /// Plans the export of a Megatron checkpoint. Whether it has multi-token prediction is read from its keys.
     ///
     /// Reads metadata, never weights. Errors: what is wrong with the config or the mapping, all of it.
-    pub fn new(family: &dyn Bridge, source: MegatronSource, options: &ExportOptions) -> Result<ExportPlan, Error> {
+    pub fn new(
+        family: &dyn Bridge,
+        source: MegatronSource,
+        options: &ExportOptions,
+    ) -> Result<ExportPlan, Error> {
         let config = source.config();
         let reason = match family.claim(config)? {
             Claim::Yes { reason, .. } => reason,
@@ -130,7 +193,9 @@ impl ExportPlan {
         let mut map_options = MapOptions::default();
         let mut spec = family.map_config(config, &map_options)?;
         let mut mapping = family.weight_map(&spec)?.resolve()?;
-        if spec.dims.mtp_layers > 0 && !mapping.holds_mtp(inventory.iter().map(|stored| stored.name.as_str())) {
+        if spec.dims.mtp_layers > 0
+            && !mapping.holds_mtp(inventory.iter().map(|stored| stored.name.as_str()))
+        {
             map_options.mtp = MtpPolicy::Absent;
             spec = family.map_config(config, &map_options)?;
             mapping = family.weight_map(&spec)?.resolve()?;
@@ -139,11 +204,15 @@ impl ExportPlan {
         let binding = mapping.bind_params(&inventory)?;
 
         let mut ordered: Vec<usize> = (0..mapping.tensors().len()).collect();
-        ordered.sort_by(|&a, &b| order::natural(&mapping.tensors()[a].name, &mapping.tensors()[b].name));
+        ordered.sort_by(|&a, &b| {
+            order::natural(&mapping.tensors()[a].name, &mapping.tensors()[b].name)
+        });
         let stored = stored_dtypes(&mapping, &binding, &inventory);
         let tensors = ordered.iter().map(|&position| {
             let tensor = &mapping.tensors()[position];
-            let dtype = options.dtype.target(stored[position], mapping.rule(tensor.rule))?;
+            let dtype = options
+                .dtype
+                .target(stored[position], mapping.rule(tensor.rule))?;
             Ok((tensor.name.clone(), dtype, tensor.shape.clone()))
         });
         let tensors = tensors.collect::<Result<Vec<_>, Error>>()?;
@@ -159,8 +228,14 @@ impl ExportPlan {
             dtype: options.dtype,
             layers: spec.dims.layers,
             mtp_layers: spec.dims.mtp_layers,
-            source: Side { objects: source.checkpoint.metadata().objects.len() as u64, ..Side::default() },
-            target: Side { files: files.shards.len() as u64, ..Side::default() },
+            source: Side {
+                objects: source.checkpoint.metadata().objects.len() as u64,
+                ..Side::default()
+            },
+            target: Side {
+                files: files.shards.len() as u64,
+                ..Side::default()
+            },
             groups: summary::groups(&mapping)?,
             skipped: Vec::new(),
             stages: Vec::new(),
@@ -169,16 +244,32 @@ impl ExportPlan {
             notices: vec![source.run.note.clone()],
         };
         for &position in &binding.params {
-            summary.source.add(inventory[position].shape.elements()?, inventory[position].dtype);
+            summary.source.add(
+                inventory[position].shape.elements()?,
+                inventory[position].dtype,
+            );
         }
         for (_, dtype, shape) in &tensors {
             summary.target.add(shape.elements()?, *dtype);
         }
         summary.notices.extend(summary::spec_notices(&spec));
-        summary.notices.extend(source.checkpoint.notes().iter().cloned());
-        summary.notices.extend(edits.iter().map(|edit| edit_notice(edit, config)));
+        summary
+            .notices
+            .extend(source.checkpoint.notes().iter().cloned());
+        summary
+            .notices
+            .extend(edits.iter().map(|edit| edit_notice(edit, config)));
         tracing::info!(target: "rialto::engine", tensors = summary.target.tensors, "export planned");
-        Ok(ExportPlan { source, edits, mapping, binding, inventory, ordered, files, summary })
+        Ok(ExportPlan {
+            source,
+            edits,
+            mapping,
+            binding,
+            inventory,
+            ordered,
+            files,
+            summary,
+        })
     }
 
     /// What it will do, in numbers.
@@ -228,7 +319,11 @@ impl ExportPlan {
             sink.sync()?;
         }
         let config = &self.source.config;
-        write(target, hf::CONFIG_FILE, config.config.edited(&self.edits).as_bytes())?;
+        write(
+            target,
+            hf::CONFIG_FILE,
+            config.config.edited(&self.edits).as_bytes(),
+        )?;
         copy(config.store.as_ref(), &config.side_files, target, "")?;
         write(target, INDEX_FILE, &self.files.index_bytes)
     }
@@ -240,14 +335,27 @@ impl ExportPlan {
         dtype: Dtype,
         emit: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let arrays = pieces.iter().map(|piece| self.param(piece)).collect::<Result<Vec<_>, _>>()?;
+        let arrays = pieces
+            .iter()
+            .map(|piece| self.param(piece))
+            .collect::<Result<Vec<_>, _>>()?;
         let parts: Vec<Part<'_>> = pieces
             .iter()
             .zip(&arrays)
-            .map(|(piece, array)| Part { output: &piece.tensor_region, array, input: &piece.param_region })
+            .map(|(piece, array)| Part {
+                output: &piece.tensor_region,
+                array,
+                input: &piece.param_region,
+            })
             .collect();
         let stored = arrays.first().map_or(dtype, |array| array.dtype);
-        assemble(&Region::whole(&self.mapping.tensors()[position].shape), stored, dtype, &parts, emit)
+        assemble(
+            &Region::whole(&self.mapping.tensors()[position].shape),
+            stored,
+            dtype,
+            &parts,
+            emit,
+        )
     }
 
     /// The chunks of a param that a piece touches.
@@ -255,35 +363,61 @@ impl ExportPlan {
         let stored = &self.inventory[self.binding.params[piece.param]];
         let checkpoint = &self.source.checkpoint;
         let chunks = &checkpoint.metadata().tensors[&stored.name].chunks;
-        let touched = chunks.iter().filter(|chunk| chunk.region.intersection(&piece.param_region).is_some());
+        let touched = chunks
+            .iter()
+            .filter(|chunk| chunk.region.intersection(&piece.param_region).is_some());
         let extents = touched.map(|chunk| {
             let located = checkpoint.locate(&stored.name, chunk)?;
             let source = checkpoint.source(&chunk.file)?;
             let bytes = match located.dense_bytes() {
-                Some(range) => Bytes::File { source: Handle::Shared(source), offset: range.start },
+                Some(range) => Bytes::File {
+                    source: Handle::Shared(source),
+                    offset: range.start,
+                },
                 None => Bytes::Memory(located.read(source.as_ref())?),
             };
-            Ok(Extent { region: chunk.region.clone(), bytes })
+            Ok(Extent {
+                region: chunk.region.clone(),
+                bytes,
+            })
         });
         let extents = extents.collect::<Result<Vec<_>, Error>>()?;
-        Ok(Array { dtype: stored.dtype, extents })
+        Ok(Array {
+            dtype: stored.dtype,
+            extents,
+        })
     }
 }
 
 /// What the checkpoint holds, in the words of the mapping.
 fn inventory(checkpoint: &TorchDistCheckpoint) -> Vec<StoredTensor> {
-    let stored = checkpoint.metadata().tensors.iter().map(|(name, entry)| StoredTensor {
-        name: name.clone(),
-        dtype: entry.dtype,
-        shape: entry.shape.clone(),
-        place: entry.chunks.first().map(|chunk| chunk.file.clone()).unwrap_or_default(),
-    });
+    let stored = checkpoint
+        .metadata()
+        .tensors
+        .iter()
+        .map(|(name, entry)| StoredTensor {
+            name: name.clone(),
+            dtype: entry.dtype,
+            shape: entry.shape.clone(),
+            place: entry
+                .chunks
+                .first()
+                .map(|chunk| chunk.file.clone())
+                .unwrap_or_default(),
+        });
     stored.collect()
 }
 
 /// The stored dtype of each tensor: that of the param its first piece lies in.
-fn stored_dtypes(mapping: &Mapping, binding: &ParamBinding, inventory: &[StoredTensor]) -> Vec<Dtype> {
-    let nominal = mapping.tensors().iter().map(|tensor| mapping.rule(tensor.rule).dtype.accepts[0]);
+fn stored_dtypes(
+    mapping: &Mapping,
+    binding: &ParamBinding,
+    inventory: &[StoredTensor],
+) -> Vec<Dtype> {
+    let nominal = mapping
+        .tensors()
+        .iter()
+        .map(|tensor| mapping.rule(tensor.rule).dtype.accepts[0]);
     let mut dtypes: Vec<Dtype> = nominal.collect();
     for piece in mapping.pieces() {
         dtypes[piece.tensor] = inventory[binding.params[piece.param]].dtype;
@@ -301,11 +435,20 @@ fn by_tensor(mapping: &Mapping) -> Vec<Vec<&Piece>> {
 }
 
 fn edit_notice(edit: &ConfigEdit, config: &RawConfig) -> String {
-    let before = config.values().get(&edit.key).map_or_else(|| "absent".to_owned(), Value::to_string);
-    format!("config.json: {} changes from {before} to {}", edit.key, edit.value)
+    let before = config
+        .values()
+        .get(&edit.key)
+        .map_or_else(|| "absent".to_owned(), Value::to_string);
+    format!(
+        "config.json: {} changes from {before} to {}",
+        edit.key, edit.value
+    )
 }
 
 /// Whether a directory looks like a Hugging Face one rather than a Megatron one.
 pub fn is_hugging_face(store: &dyn Store) -> Result<bool, Error> {
-    Ok(store.files()?.iter().any(|file| [hf::CONFIG_FILE, INDEX_FILE, hf::SINGLE_FILE].contains(&file.name.as_str())))
+    Ok(store
+        .files()?
+        .iter()
+        .any(|file| [hf::CONFIG_FILE, INDEX_FILE, hf::SINGLE_FILE].contains(&file.name.as_str())))
 }

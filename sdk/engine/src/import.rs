@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use rialto_bridge::mapping::TensorBinding;
 use rialto_bridge::{
-    Bridge, Claim, Codec, MapOptions, Mapping, ModelSpec, PipelineLayout, Piece, RawConfig, StateValue, StoredTensor,
+    Bridge, Claim, Codec, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout, RawConfig,
+    StateValue, StoredTensor,
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
 use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
@@ -51,7 +52,11 @@ impl ImportPlan {
     /// the config describes, in the published dtypes; it cannot be run.
     ///
     /// Reads headers, never weights. Errors: what is wrong with the directory, the config or the mapping, all of it.
-    pub fn new(family: &dyn Bridge, store: Arc<dyn Store>, options: &Options) -> Result<ImportPlan, Error> {
+    pub fn new(
+        family: &dyn Bridge,
+        store: Arc<dyn Store>,
+        options: &Options,
+    ) -> Result<ImportPlan, Error> {
         // Shards without their index are no checkpoint, and no config alone either: opening says what is missing.
         let (source, config) = if hf::holds_weight_files(store.as_ref())? {
             let source = HfCheckpoint::open(store)?;
@@ -67,7 +72,10 @@ impl ImportPlan {
         let spec = family.map_config(&config, &MapOptions { mtp: options.mtp })?;
         let layout = family.pipeline_layout(&spec, &options.mesh)?;
         if !layout.is_partition_of(spec.dims.layers) {
-            return Err(Error::Layout { stages: layout.stages.len(), layers: spec.dims.layers });
+            return Err(Error::Layout {
+                stages: layout.stages.len(),
+                layers: spec.dims.layers,
+            });
         }
         let mapping = family.weight_map(&spec)?.resolve()?;
         let codecs = family.codecs(&spec)?;
@@ -77,7 +85,8 @@ impl ImportPlan {
         };
         let binding = mapping.bind_tensors(&inventory, &codecs)?;
         let pairs = mapping.params().iter().zip(&binding.param_dtypes);
-        let dtypes = pairs.map(|(param, &stored)| options.dtype.target(stored, mapping.rule(param.rule)));
+        let dtypes =
+            pairs.map(|(param, &stored)| options.dtype.target(stored, mapping.rule(param.rule)));
         let dtypes: Vec<Dtype> = dtypes.collect::<Result<_, _>>()?;
         let files = place(family, &spec, &mapping, &dtypes, options)?;
         let metadata = files.metadata().encode();
@@ -127,9 +136,16 @@ impl ImportPlan {
     ///
     /// Errors: [`Error::NoWeights`] for a plan from a config alone; what the stores say; [`Error::Cancelled`]. After any
     /// error the target is as it was before.
-    pub fn run(&self, family: &dyn Bridge, target: Box<dyn Target>, progress: &dyn Progress) -> Result<(), Error> {
+    pub fn run(
+        &self,
+        family: &dyn Bridge,
+        target: Box<dyn Target>,
+        progress: &dyn Progress,
+    ) -> Result<(), Error> {
         let Some(source) = &self.source else {
-            return Err(Error::NoWeights { place: "the source".to_owned() });
+            return Err(Error::NoWeights {
+                place: "the source".to_owned(),
+            });
         };
         progress.begin("import", self.summary.target.bytes);
         let written = self.write_all(family, source, target.as_ref(), progress);
@@ -151,19 +167,47 @@ impl ImportPlan {
         let inside = |name: &str| format!("{iteration}/{name}");
         self.write_data(family, source, target, &inside, progress)?;
         let kept = inside(SOURCE_DIRECTORY);
-        write(target, &format!("{kept}config.json"), self.config.text().as_bytes())?;
+        write(
+            target,
+            &format!("{kept}config.json"),
+            self.config.text().as_bytes(),
+        )?;
         copy(source.store().as_ref(), source.side_files(), target, &kept)?;
-        write(target, &inside("common.pt"), &torch_dist::common_pt(ITERATION))?;
-        write(target, &inside("train_state.pt"), &torch_dist::train_state_pt(ITERATION))?;
-        write(target, "latest_train_state.pt", &torch_dist::train_state_pt(ITERATION))?;
+        write(
+            target,
+            &inside("common.pt"),
+            &torch_dist::common_pt(ITERATION),
+        )?;
+        write(
+            target,
+            &inside("train_state.pt"),
+            &torch_dist::train_state_pt(ITERATION),
+        )?;
+        write(
+            target,
+            "latest_train_state.pt",
+            &torch_dist::train_state_pt(ITERATION),
+        )?;
         let mut provider = self.spec.provider.clone();
         provider.extend(self.layout.provider.clone());
         provider.sort_keys();
-        write(target, &inside(RUN_CONFIG), &run_config_yaml(&self.spec.provider_target, &provider)?)?;
+        write(
+            target,
+            &inside(RUN_CONFIG),
+            &run_config_yaml(&self.spec.provider_target, &provider)?,
+        )?;
         // Readers take these three for the sign that the rest is there.
         write(target, &inside(".metadata"), &self.metadata)?;
-        write(target, &inside("metadata.json"), &torch_dist::description_bytes())?;
-        write(target, torch_dist::TRACKER_FILE, &torch_dist::tracker_bytes(ITERATION))
+        write(
+            target,
+            &inside("metadata.json"),
+            &torch_dist::description_bytes(),
+        )?;
+        write(
+            target,
+            torch_dist::TRACKER_FILE,
+            &torch_dist::tracker_bytes(ITERATION),
+        )
     }
 
     fn write_data(
@@ -174,24 +218,37 @@ impl ImportPlan {
         inside: &dyn Fn(&str) -> String,
         progress: &dyn Progress,
     ) -> Result<(), Error> {
-        let params: HashMap<&str, usize> = (0..).zip(self.mapping.params()).map(|(at, param)| (param.name.as_str(), at)).collect();
+        let params: HashMap<&str, usize> = (0..)
+            .zip(self.mapping.params())
+            .map(|(at, param)| (param.name.as_str(), at))
+            .collect();
         let pieces = by_param(&self.mapping);
         for (number, file) in self.files.files().iter().enumerate() {
             let sink = target.create(&inside(&file.name))?;
             for item in self.files.items().iter().filter(|item| item.file == number) {
                 match &item.body {
                     Body::Object(bytes) => sink.write_at(item.offset, bytes)?,
-                    Body::Chunk { region, item: layout } => {
+                    Body::Chunk {
+                        region,
+                        item: layout,
+                    } => {
                         let param = params[item.name.as_str()];
                         let mut writer = ChunkWriter::begin(sink.as_ref(), item, layout)?;
-                        self.write_chunk(family, source, param, &pieces[param], region, &mut |band| {
-                            if progress.is_cancelled() {
-                                return Err(Error::Cancelled);
-                            }
-                            writer.write(band)?;
-                            progress.advance(band.len() as u64);
-                            Ok(())
-                        })?;
+                        self.write_chunk(
+                            family,
+                            source,
+                            param,
+                            &pieces[param],
+                            region,
+                            &mut |band| {
+                                if progress.is_cancelled() {
+                                    return Err(Error::Cancelled);
+                                }
+                                writer.write(band)?;
+                                progress.advance(band.len() as u64);
+                                Ok(())
+                            },
+                        )?;
                         writer.end(layout)?;
                     }
                 }
@@ -210,24 +267,45 @@ impl ImportPlan {
         region: &Region,
         emit: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let pieces: Vec<&Piece> =
-            pieces.iter().copied().filter(|piece| piece.param_region.intersection(region).is_some()).collect();
+        let pieces: Vec<&Piece> = pieces
+            .iter()
+            .copied()
+            .filter(|piece| piece.param_region.intersection(region).is_some())
+            .collect();
         let tensor = |position: usize| &source.tensors()[position];
-        let arrays = pieces.iter().map(|piece| match &self.binding.encodings[piece.tensor] {
-            None => Ok(encoded::stored(source, tensor(self.binding.tensors[piece.tensor]))),
-            Some((codec, companions)) => {
-                let companions: Vec<_> = companions.iter().map(|&position| tensor(position)).collect();
-                let stored = tensor(self.binding.tensors[piece.tensor]);
-                encoded::decoded(family, &self.codecs[*codec], source, stored, &companions)
-            }
-        });
+        let arrays = pieces
+            .iter()
+            .map(|piece| match &self.binding.encodings[piece.tensor] {
+                None => Ok(encoded::stored(
+                    source,
+                    tensor(self.binding.tensors[piece.tensor]),
+                )),
+                Some((codec, companions)) => {
+                    let companions: Vec<_> = companions
+                        .iter()
+                        .map(|&position| tensor(position))
+                        .collect();
+                    let stored = tensor(self.binding.tensors[piece.tensor]);
+                    encoded::decoded(family, &self.codecs[*codec], source, stored, &companions)
+                }
+            });
         let arrays = arrays.collect::<Result<Vec<_>, Error>>()?;
         let parts: Vec<Part<'_>> = pieces
             .iter()
             .zip(&arrays)
-            .map(|(piece, array)| Part { output: &piece.param_region, array, input: &piece.tensor_region })
+            .map(|(piece, array)| Part {
+                output: &piece.param_region,
+                array,
+                input: &piece.tensor_region,
+            })
             .collect();
-        assemble(region, self.binding.param_dtypes[param], self.dtypes[param], &parts, emit)
+        assemble(
+            region,
+            self.binding.param_dtypes[param],
+            self.dtypes[param],
+            &parts,
+            emit,
+        )
     }
 
     fn summarize(&mut self, inventory: &[StoredTensor]) -> Result<(), Error> {
@@ -246,13 +324,20 @@ impl ImportPlan {
         for (rule, position) in &self.binding.skipped {
             let reason = self.mapping.rule(*rule).skip.clone().unwrap_or_default();
             let elements = inventory[*position].shape.elements()?;
-            let known = summary.skipped.iter_mut().find(|skipped| skipped.reason == reason);
+            let known = summary
+                .skipped
+                .iter_mut()
+                .find(|skipped| skipped.reason == reason);
             match known {
                 Some(skipped) => {
                     skipped.tensors += 1;
                     skipped.elements += elements;
                 }
-                None => summary.skipped.push(Skipped { reason, tensors: 1, elements }),
+                None => summary.skipped.push(Skipped {
+                    reason,
+                    tensors: 1,
+                    elements,
+                }),
             }
         }
         summary.stages = self.layout.stages.clone();
@@ -262,7 +347,10 @@ impl ImportPlan {
             summary.side_files = source.side_files().len() as u64;
             summary.notices.extend(source.notes().iter().cloned());
             if source.side_files().is_empty() {
-                summary.notices.push("the source has no side files (tokenizer, generation config, templates)".to_owned());
+                summary.notices.push(
+                    "the source has no side files (tokenizer, generation config, templates)"
+                        .to_owned(),
+                );
             }
         }
         summary.peak_host_bytes = 2 * BAND_BYTES + self.metadata.len() as u64 + decode_bytes;
@@ -276,7 +364,8 @@ impl ImportPlan {
             if let Some((codec, _)) = &self.binding.encodings[piece.tensor] {
                 let stored = &inventory[self.binding.tensors[piece.tensor]];
                 let decoded = stored.shape.size_bytes(self.codecs[*codec].decoded)?;
-                *of_param.entry(piece.param).or_default() += stored.shape.size_bytes(stored.dtype)? + decoded;
+                *of_param.entry(piece.param).or_default() +=
+                    stored.shape.size_bytes(stored.dtype)? + decoded;
             }
         }
         Ok(of_param.into_values().max().unwrap_or_default())
@@ -298,7 +387,11 @@ impl<'a> ChunkWriter<'a> {
     ) -> Result<ChunkWriter<'a>, Error> {
         sink.write_at(item.offset, &layout.prefix())?;
         let offset = item.offset + layout.data_offset();
-        Ok(ChunkWriter { sink, offset, checksum: crc32fast::Hasher::new() })
+        Ok(ChunkWriter {
+            sink,
+            offset,
+            checksum: crc32fast::Hasher::new(),
+        })
     }
 
     fn write(&mut self, band: &[u8]) -> Result<(), Error> {
@@ -309,7 +402,9 @@ impl<'a> ChunkWriter<'a> {
     }
 
     fn end(self, layout: &TensorItem) -> Result<(), Error> {
-        Ok(self.sink.write_at(self.offset, &layout.suffix(self.checksum.finalize()))?)
+        Ok(self
+            .sink
+            .write_at(self.offset, &layout.suffix(self.checksum.finalize()))?)
     }
 }
 
@@ -348,8 +443,18 @@ fn place(
     for param in ordered {
         let (dtype, param) = (dtypes[param], &mapping.params()[param]);
         let (name, shape): (&str, &Shape) = (&param.name, &param.shape);
-        let chunk = |region| Content::Chunk { name: name.to_owned(), dtype, shape: shape.clone(), region };
-        contents.extend(placement.chunks(name, shape, &options.mesh)?.into_iter().map(chunk));
+        let chunk = |region| Content::Chunk {
+            name: name.to_owned(),
+            dtype,
+            shape: shape.clone(),
+            region,
+        };
+        contents.extend(
+            placement
+                .chunks(name, shape, &options.mesh)?
+                .into_iter()
+                .map(chunk),
+        );
     }
     let empty = Arc::from(torch_dist::object_item(&torch_dist::empty_extra_state())?);
     let none = Arc::from(torch_dist::object_item(&torch_dist::no_extra_state())?);
@@ -365,7 +470,10 @@ fn place(
                 }));
             }
         };
-        contents.push(Content::Object { name: object.key.clone(), bytes: Arc::clone(bytes) });
+        contents.push(Content::Object {
+            name: object.key.clone(),
+            bytes: Arc::clone(bytes),
+        });
     }
     Ok(FilePlan::new(contents, MAX_FILE_BYTES)?)
 }

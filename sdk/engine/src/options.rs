@@ -19,12 +19,21 @@ impl DtypeChoice {
     /// The dtype to write for a param of this rule whose values are read as `stored`.
     ///
     /// A dtype from which no cast is defined is kept only by [`DtypeChoice::Keep`]; else the cast's error is returned.
-    pub(crate) fn target(self, stored: Dtype, rule: &RuleInfo) -> Result<Dtype, rialto_tensor::Error> {
+    pub(crate) fn target(
+        self,
+        stored: Dtype,
+        rule: &RuleInfo,
+    ) -> Result<Dtype, rialto_tensor::Error> {
         match self {
-            DtypeChoice::Bf16 if !rule.dtype.is_pinned => match cast::is_defined(stored, Dtype::Bf16) {
-                true => Ok(Dtype::Bf16),
-                false => Err(rialto_tensor::Error::NoCast { from: stored, to: Dtype::Bf16 }),
-            },
+            DtypeChoice::Bf16 if !rule.dtype.is_pinned => {
+                match cast::is_defined(stored, Dtype::Bf16) {
+                    true => Ok(Dtype::Bf16),
+                    false => Err(rialto_tensor::Error::NoCast {
+                        from: stored,
+                        to: Dtype::Bf16,
+                    }),
+                }
+            }
             _ => Ok(stored),
         }
     }
@@ -43,7 +52,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { mesh: Mesh::SINGLE, mtp: MtpPolicy::Keep, dtype: DtypeChoice::Keep }
+        Options {
+            mesh: Mesh::SINGLE,
+            mtp: MtpPolicy::Keep,
+            dtype: DtypeChoice::Keep,
+        }
     }
 }
 
@@ -58,6 +71,9 @@ pub struct ExportOptions {
 
 impl Default for ExportOptions {
     fn default() -> ExportOptions {
-        ExportOptions { dtype: DtypeChoice::Keep, max_shard_bytes: 5 << 30 }
+        ExportOptions {
+            dtype: DtypeChoice::Keep,
+            max_shard_bytes: 5 << 30,
+        }
     }
 }

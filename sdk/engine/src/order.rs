@@ -8,7 +8,11 @@ pub(crate) fn natural(a: &str, b: &str) -> Ordering {
     while !left.is_empty() && !right.is_empty() {
         let ((left_part, left_rest), (right_part, right_rest)) = (split(left), split(right));
         let both_numbers = is_number(left_part) && is_number(right_part);
-        let order = if both_numbers { by_value(left_part, right_part) } else { left_part.cmp(right_part) };
+        let order = if both_numbers {
+            by_value(left_part, right_part)
+        } else {
+            left_part.cmp(right_part)
+        };
         if order != Ordering::Equal {
             return order;
         }
@@ -20,7 +24,9 @@ pub(crate) fn natural(a: &str, b: &str) -> Ordering {
 /// The leading run of digits or of anything else, and what follows it.
 fn split(text: &str) -> (&str, &str) {
     let digits = is_number(text);
-    let end = text.find(|c: char| c.is_ascii_digit() != digits).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| c.is_ascii_digit() != digits)
+        .unwrap_or(text.len());
     text.split_at(end)
 }
 
@@ -40,9 +46,25 @@ mod tests {
 
     #[test]
     fn layers_come_in_the_order_of_their_numbers() {
-        let mut names = ["layers.10.a", "layers.2.b", "layers.2.a", "layers.2", "lm_head", "layers.02.a", "layers"];
+        let mut names = [
+            "layers.10.a",
+            "layers.2.b",
+            "layers.2.a",
+            "layers.2",
+            "lm_head",
+            "layers.02.a",
+            "layers",
+        ];
         names.sort_by(|a, b| natural(a, b));
-        let expected = ["layers", "layers.2", "layers.02.a", "layers.2.a", "layers.2.b", "layers.10.a", "lm_head"];
+        let expected = [
+            "layers",
+            "layers.2",
+            "layers.02.a",
+            "layers.2.a",
+            "layers.2.b",
+            "layers.10.a",
+            "lm_head",
+        ];
         assert_eq!(names, expected);
     }
 

@@ -8,7 +8,11 @@ use rialto_tensor::{Region, Shape};
 /// The runs of consecutive elements that a region makes in a dense tensor of `shape`, in row-major order, as
 /// `(first element, elements)`. The region must lie inside the shape; an empty region has no run.
 pub(crate) fn runs(region: &Region, shape: &Shape) -> impl Iterator<Item = (u64, u64)> + use<> {
-    let (offsets, sizes, extents) = (region.offsets().to_vec(), region.sizes().to_vec(), shape.extents().to_vec());
+    let (offsets, sizes, extents) = (
+        region.offsets().to_vec(),
+        region.sizes().to_vec(),
+        shape.extents().to_vec(),
+    );
     let rank = sizes.len();
     let mut strides = vec![1u64; rank];
     for axis in (1..rank).rev() {
@@ -24,8 +28,16 @@ pub(crate) fn runs(region: &Region, shape: &Shape) -> impl Iterator<Item = (u64,
             break;
         }
     }
-    let start: u64 = offsets.iter().zip(&strides).map(|(offset, stride)| offset * stride).sum();
-    let count: u64 = if length == 0 { 0 } else { sizes[..inner].iter().product() };
+    let start: u64 = offsets
+        .iter()
+        .zip(&strides)
+        .map(|(offset, stride)| offset * stride)
+        .sum();
+    let count: u64 = if length == 0 {
+        0
+    } else {
+        sizes[..inner].iter().product()
+    };
     (0..count).map(move |position| {
         let mut rest = position;
         let mut element = start;
@@ -69,7 +81,11 @@ pub(crate) fn bands(region: &Region, limit: u64) -> Vec<Region> {
 fn cut(region: Region, limit: u64, bands: &mut Vec<Region>) {
     let sizes = region.sizes();
     let elements: u64 = sizes.iter().product();
-    let Some(axis) = sizes.iter().position(|&size| size > 1).filter(|_| elements > limit) else {
+    let Some(axis) = sizes
+        .iter()
+        .position(|&size| size > 1)
+        .filter(|_| elements > limit)
+    else {
         bands.push(region);
         return;
     };
@@ -94,7 +110,12 @@ mod tests {
     /// Element numbers of a region, one by one.
     fn elements(region: &Region, shape: &Shape) -> Vec<u64> {
         let mut all = vec![0u64];
-        for ((offset, size), extent) in region.offsets().iter().zip(region.sizes()).zip(shape.extents()) {
+        for ((offset, size), extent) in region
+            .offsets()
+            .iter()
+            .zip(region.sizes())
+            .zip(shape.extents())
+        {
             let along = |element: &u64| {
                 let element = *element;
                 (*offset..offset + size).map(move |index| element * extent + index)
@@ -116,9 +137,18 @@ mod tests {
     #[test]
     fn a_whole_tensor_is_one_run_and_a_slice_of_columns_one_a_row() {
         let shape = Shape::new([4, 6]);
-        assert_eq!(runs(&Region::whole(&shape), &shape).collect::<Vec<_>>(), [(0, 24)]);
-        assert_eq!(runs(&Region::new([1, 2], [2, 3]), &shape).collect::<Vec<_>>(), [(8, 3), (14, 3)]);
-        assert_eq!(runs(&Region::new([], []), &Shape::new([])).collect::<Vec<_>>(), [(0, 1)]);
+        assert_eq!(
+            runs(&Region::whole(&shape), &shape).collect::<Vec<_>>(),
+            [(0, 24)]
+        );
+        assert_eq!(
+            runs(&Region::new([1, 2], [2, 3]), &shape).collect::<Vec<_>>(),
+            [(8, 3), (14, 3)]
+        );
+        assert_eq!(
+            runs(&Region::new([], []), &Shape::new([])).collect::<Vec<_>>(),
+            [(0, 1)]
+        );
         assert_eq!(runs(&Region::new([0, 0], [0, 6]), &shape).count(), 0);
     }
 

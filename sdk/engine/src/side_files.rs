@@ -11,7 +11,12 @@ pub(crate) const SOURCE_DIRECTORY: &str = "rialto/source/";
 const BLOCK_BYTES: u64 = 1 << 20;
 
 /// Copies files from a store into a target, each under `prefix`.
-pub(crate) fn copy(store: &dyn Store, files: &[FileEntry], target: &dyn Target, prefix: &str) -> Result<(), Error> {
+pub(crate) fn copy(
+    store: &dyn Store,
+    files: &[FileEntry],
+    target: &dyn Target,
+    prefix: &str,
+) -> Result<(), Error> {
     for file in files {
         let source = store.open(&file.name)?;
         let sink = target.create(&format!("{prefix}{}", file.name))?;

@@ -110,7 +110,13 @@ pub(crate) fn groups(mapping: &Mapping) -> Result<Vec<Group>, Error> {
     for rule in skipped {
         if !names.contains(&rule.group.as_str()) {
             names.push(&rule.group);
-            groups.insert(&rule.group, Group { name: rule.group.clone(), ..Group::default() });
+            groups.insert(
+                &rule.group,
+                Group {
+                    name: rule.group.clone(),
+                    ..Group::default()
+                },
+            );
         }
     }
     for tensor in mapping.tensors() {
@@ -124,7 +130,10 @@ pub(crate) fn groups(mapping: &Mapping) -> Result<Vec<Group>, Error> {
             group.params += 1;
         }
     }
-    Ok(names.iter().filter_map(|name| groups.remove(name)).collect())
+    Ok(names
+        .iter()
+        .filter_map(|name| groups.remove(name))
+        .collect())
 }
 
 /// What a spec says to the user: its notices, and the keys it does not read.

@@ -213,11 +213,15 @@ pub fn holds_weight_files(store: &dyn Store) -> Result<bool, Error> {
 }
 
 /// Side files and weight files, each in order of name; the config and the index are neither.
-fn side_files_and_weights(files: impl IntoIterator<Item = FileEntry>) -> (Vec<FileEntry>, Vec<FileEntry>) {
+fn side_files_and_weights(
+    files: impl IntoIterator<Item = FileEntry>,
+) -> (Vec<FileEntry>, Vec<FileEntry>) {
     let is_own = |file: &FileEntry| [CONFIG_FILE, INDEX_FILE].contains(&file.name.as_str());
     let mut files: Vec<FileEntry> = files.into_iter().filter(|file| !is_own(file)).collect();
     files.sort();
-    files.into_iter().partition(|file| !is_weight_file(&file.name))
+    files
+        .into_iter()
+        .partition(|file| !is_weight_file(&file.name))
 }
 
 fn open_if_there(store: &dyn Store, name: &str) -> Result<Option<Box<dyn Source>>, Error> {

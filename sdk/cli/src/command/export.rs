@@ -27,11 +27,17 @@ pub(crate) fn run(export: &Export, common: &Common, output: &Output) -> Result<(
     let target = LocalTarget::create(&export.target, overwrite(export.force))?;
     let begin = Instant::now();
     plan.run(Box::new(target), &Bar::new(output))?;
-    output.result(&Done { summary: plan.summary(), place: export.target.display().to_string(), took: begin.elapsed() })
+    output.result(&Done {
+        summary: plan.summary(),
+        place: export.target.display().to_string(),
+        took: begin.elapsed(),
+    })
 }
 
 /// The reference directory, if one is given.
 pub(crate) fn open(reference: Option<&Path>) -> Result<Option<Arc<dyn Store>>, Failure> {
-    let Some(reference) = reference else { return Ok(None) };
+    let Some(reference) = reference else {
+        return Ok(None);
+    };
     Ok(Some(Arc::new(LocalStore::open(reference)?)))
 }

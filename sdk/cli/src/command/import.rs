@@ -21,9 +21,17 @@ pub(crate) fn run(import: &Import, common: &Common, output: &Output) -> Result<(
     let target = LocalTarget::create(&import.target, overwrite(import.force))?;
     let begin = Instant::now();
     plan.run(family.as_ref(), Box::new(target), &Bar::new(output))?;
-    output.result(&Done { summary: plan.summary(), place: import.target.display().to_string(), took: begin.elapsed() })
+    output.result(&Done {
+        summary: plan.summary(),
+        place: import.target.display().to_string(),
+        took: begin.elapsed(),
+    })
 }
 
 pub(crate) fn overwrite(force: bool) -> Overwrite {
-    if force { Overwrite::Replace } else { Overwrite::Refuse }
+    if force {
+        Overwrite::Replace
+    } else {
+        Overwrite::Refuse
+    }
 }

@@ -46,7 +46,11 @@ struct File {
 
 pub(crate) fn run(inspect: &Inspect, output: &Output) -> Result<(), Failure> {
     let store: Arc<dyn Store> = Arc::new(LocalStore::open(&inspect.path)?);
-    let contents = if is_hugging_face(store.as_ref())? { hugging_face(store)? } else { megatron(store)? };
+    let contents = if is_hugging_face(store.as_ref())? {
+        hugging_face(store)?
+    } else {
+        megatron(store)?
+    };
     output.result(&contents)
 }
 
@@ -54,15 +58,31 @@ fn hugging_face(store: Arc<dyn Store>) -> Result<Contents, Failure> {
     let place = store.name().to_owned();
     if !HfCheckpoint::has_weights(store.as_ref())? {
         let architectures = architectures(&source_config(store.as_ref())?)?;
-        let (tensors, objects, files, side_files) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (tensors, objects, files, side_files) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let notes = vec!["a config without weights".to_owned()];
-        return Ok(Contents { format: "hugging face config", place, architectures, tensors, objects, files, side_files, notes });
+        return Ok(Contents {
+            format: "hugging face config",
+            place,
+            architectures,
+            tensors,
+            objects,
+            files,
+            side_files,
+            notes,
+        });
     }
     let checkpoint = HfCheckpoint::open(store)?;
     let config = RawConfig::parse(checkpoint.config()).map_err(rialto_engine::Error::from)?;
     let tensors = checkpoint.tensors().iter();
     let tensors = tensors.map(|tensor| {
-        describe(&tensor.name, tensor.dtype, &tensor.shape, 1, &checkpoint.files()[tensor.file].name)
+        describe(
+            &tensor.name,
+            tensor.dtype,
+            &tensor.shape,
+            1,
+            &checkpoint.files()[tensor.file].name,
+        )
     });
     let side_files = checkpoint.side_files().iter();
     Ok(Contents {
@@ -71,8 +91,20 @@ fn hugging_face(store: Arc<dyn Store>) -> Result<Contents, Failure> {
         architectures: architectures(&config)?,
         tensors: tensors.collect::<Result<_, _>>()?,
         objects: Vec::new(),
-        files: checkpoint.files().iter().map(|file| File { name: file.name.clone(), bytes: file.len }).collect(),
-        side_files: side_files.map(|file| File { name: file.name.clone(), bytes: file.len }).collect(),
+        files: checkpoint
+            .files()
+            .iter()
+            .map(|file| File {
+                name: file.name.clone(),
+                bytes: file.len,
+            })
+            .collect(),
+        side_files: side_files
+            .map(|file| File {
+                name: file.name.clone(),
+                bytes: file.len,
+            })
+            .collect(),
         notes: checkpoint.notes().to_vec(),
     })
 }
@@ -82,13 +114,30 @@ fn megatron(store: Arc<dyn Store>) -> Result<Contents, Failure> {
     let checkpoint = TorchDistCheckpoint::open(Arc::clone(&run.store))?;
     let metadata = checkpoint.metadata();
     let tensors = metadata.tensors.iter().map(|(name, entry)| {
-        let file = entry.chunks.first().map(|chunk| chunk.file.as_str()).unwrap_or_default();
-        describe(name, entry.dtype, &entry.shape, entry.chunks.len() as u64, file)
+        let file = entry
+            .chunks
+            .first()
+            .map(|chunk| chunk.file.as_str())
+            .unwrap_or_default();
+        describe(
+            name,
+            entry.dtype,
+            &entry.shape,
+            entry.chunks.len() as u64,
+            file,
+        )
     });
     let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
     let is_data = |name: &str| name.ends_with(".distcp");
-    let (files, side_files) = run.store.files()?.into_iter().partition::<Vec<_>, _>(|file| is_data(&file.name));
-    let file = |entry: rialto_checkpoint::store::FileEntry| File { name: entry.name, bytes: entry.len };
+    let (files, side_files) = run
+        .store
+        .files()?
+        .into_iter()
+        .partition::<Vec<_>, _>(|file| is_data(&file.name));
+    let file = |entry: rialto_checkpoint::store::FileEntry| File {
+        name: entry.name,
+        bytes: entry.len,
+    };
     let mut notes = vec![run.note.clone()];
     notes.extend(checkpoint.notes().iter().cloned());
     Ok(Contents {
@@ -108,12 +157,20 @@ fn architectures(config: &RawConfig) -> Result<Vec<String>, Failure> {
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 
-fn describe(name: &str, dtype: Dtype, shape: &Shape, chunks: u64, file: &str) -> Result<Tensor, Failure> {
+fn describe(
+    name: &str,
+    dtype: Dtype,
+    shape: &Shape,
+    chunks: u64,
+    file: &str,
+) -> Result<Tensor, Failure> {
     Ok(Tensor {
         name: name.to_owned(),
         dtype: dtype.safetensors_name(),
         shape: shape.extents().to_vec(),
-        bytes: shape.size_bytes(dtype).map_err(rialto_engine::Error::from)?,
+        bytes: shape
+            .size_bytes(dtype)
+            .map_err(rialto_engine::Error::from)?,
         chunks,
         file: file.to_owned(),
     })
@@ -128,17 +185,38 @@ impl Report for Contents {
         let mut by_dtype: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
         for tensor in &self.tensors {
             let entry = by_dtype.entry(tensor.dtype).or_default();
-            *entry = (entry.0 + 1, entry.1 + tensor.shape.iter().product::<u64>(), entry.2 + tensor.bytes);
+            *entry = (
+                entry.0 + 1,
+                entry.1 + tensor.shape.iter().product::<u64>(),
+                entry.2 + tensor.bytes,
+            );
         }
-        let mut rows = vec![["dtype", "tensors", "elements", "bytes"].map(str::to_owned).to_vec()];
+        let mut rows = vec![
+            ["dtype", "tensors", "elements", "bytes"]
+                .map(str::to_owned)
+                .to_vec(),
+        ];
         for (dtype, (tensors, elements, size)) in by_dtype {
-            rows.push(vec![dtype.to_owned(), count(tensors), count(elements), count(size)]);
+            rows.push(vec![
+                dtype.to_owned(),
+                count(tensors),
+                count(elements),
+                count(size),
+            ]);
         }
         lines.extend(table(&rows));
         let chunks: u64 = self.tensors.iter().map(|tensor| tensor.chunks).sum();
-        lines.push(format!("{} chunks, {} objects", count(chunks), count(self.objects.len() as u64)));
+        lines.push(format!(
+            "{} chunks, {} objects",
+            count(chunks),
+            count(self.objects.len() as u64)
+        ));
         for (kind, files) in [("file", &self.files), ("side file", &self.side_files)] {
-            lines.extend(files.iter().map(|file| format!("{kind} {} ({})", file.name, bytes(file.bytes))));
+            lines.extend(
+                files
+                    .iter()
+                    .map(|file| format!("{kind} {} ({})", file.name, bytes(file.bytes))),
+            );
         }
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         lines

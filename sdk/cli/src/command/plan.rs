@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rialto_checkpoint::store::LocalStore;
 use rialto_engine::{
-    Direction, DtypeChoice, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Side, Summary, is_hugging_face,
-    source_config,
+    Direction, DtypeChoice, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Side, Summary,
+    is_hugging_face, source_config,
 };
 use serde::Serialize;
 
@@ -26,7 +26,14 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
     let source = MegatronSource::open(store, export::open(plan.reference.as_deref())?)?;
     let family = families::claim(common, source.config(), output)?;
     let dtype = plan.options.resolve().dtype;
-    let plan = ExportPlan::new(family.as_ref(), source, &ExportOptions { dtype, ..ExportOptions::default() })?;
+    let plan = ExportPlan::new(
+        family.as_ref(),
+        source,
+        &ExportOptions {
+            dtype,
+            ..ExportOptions::default()
+        },
+    )?;
     output.result(&Planned(plan.summary()))
 }
 
@@ -60,7 +67,11 @@ impl Report for Done<'_> {
     fn lines(&self) -> Vec<String> {
         let mut lines = lines(self.summary);
         let seconds = self.took.as_secs_f64();
-        lines.push(format!("wrote {} in {seconds:.1} s: {}", bytes(self.summary.target.bytes), self.place));
+        lines.push(format!(
+            "wrote {} in {seconds:.1} s: {}",
+            bytes(self.summary.target.bytes),
+            self.place
+        ));
         lines
     }
 }
@@ -70,7 +81,10 @@ fn lines(summary: &Summary) -> Vec<String> {
         Direction::Import => ("import", "hugging face", "megatron"),
         Direction::Export => ("export", "megatron", "hugging face"),
     };
-    let mut lines = vec![format!("{direction} of {} ({})", summary.release, summary.reason)];
+    let mut lines = vec![format!(
+        "{direction} of {} ({})",
+        summary.release, summary.reason
+    )];
     let dtype = match summary.dtype {
         DtypeChoice::Keep => "as stored",
         DtypeChoice::Bf16 => "bf16",
@@ -80,28 +94,59 @@ fn lines(summary: &Summary) -> Vec<String> {
         None => lines.push(format!("dtype {dtype}")),
     }
     lines.push(String::new());
-    let heads = ["", "tensors", "elements", "bytes", "", "objects", "files"].map(str::to_owned).to_vec();
-    lines.extend(table(&[heads, side(source, &summary.source), side(target, &summary.target)]));
+    let heads = ["", "tensors", "elements", "bytes", "", "objects", "files"]
+        .map(str::to_owned)
+        .to_vec();
+    lines.extend(table(&[
+        heads,
+        side(source, &summary.source),
+        side(target, &summary.target),
+    ]));
     lines.push(String::new());
-    let mut groups = vec![["part", "tensors", "params", "elements"].map(str::to_owned).to_vec()];
+    let mut groups = vec![
+        ["part", "tensors", "params", "elements"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     for group in &summary.groups {
-        groups.push(vec![group.name.clone(), count(group.tensors), count(group.params), count(group.elements)]);
+        groups.push(vec![
+            group.name.clone(),
+            count(group.tensors),
+            count(group.params),
+            count(group.elements),
+        ]);
     }
     lines.extend(table(&groups));
     lines.push(String::new());
     for (number, stage) in summary.stages.iter().enumerate() {
         let last = stage.first_layer + stage.layers - 1;
         let (first, physical, mtp) = (stage.first_layer, stage.physical_layers, stage.mtp_layers);
-        lines.push(format!("stage {number}: layers {first} to {last}, {physical} physical, {mtp} mtp"));
+        lines.push(format!(
+            "stage {number}: layers {first} to {last}, {physical} physical, {mtp} mtp"
+        ));
     }
     for skipped in &summary.skipped {
         let (tensors, elements) = (count(skipped.tensors), count(skipped.elements));
-        lines.push(format!("left out: {tensors} tensors, {elements} elements ({})", skipped.reason));
+        lines.push(format!(
+            "left out: {tensors} tensors, {elements} elements ({})",
+            skipped.reason
+        ));
     }
-    lines.push(format!("multi-token prediction: {} layers", summary.mtp_layers));
+    lines.push(format!(
+        "multi-token prediction: {} layers",
+        summary.mtp_layers
+    ));
     lines.push(format!("side files: {}", summary.side_files));
-    lines.push(format!("peak memory of buffers and metadata: {}", bytes(summary.peak_host_bytes)));
-    lines.extend(summary.notices.iter().map(|notice| format!("note: {notice}")));
+    lines.push(format!(
+        "peak memory of buffers and metadata: {}",
+        bytes(summary.peak_host_bytes)
+    ));
+    lines.extend(
+        summary
+            .notices
+            .iter()
+            .map(|notice| format!("note: {notice}")),
+    );
     lines
 }
 
@@ -109,6 +154,10 @@ fn side(name: &str, side: &Side) -> Vec<String> {
     let counts = [side.tensors, side.elements, side.bytes].map(count);
     let mut row = vec![name.to_owned()];
     row.extend(counts);
-    row.extend([format!("({})", bytes(side.bytes)), count(side.objects), count(side.files)]);
+    row.extend([
+        format!("({})", bytes(side.bytes)),
+        count(side.objects),
+        count(side.files),
+    ]);
     row
 }

@@ -27,7 +27,9 @@ struct List(Vec<Listing>);
 impl Report for List {
     fn lines(&self) -> Vec<String> {
         if self.0.is_empty() {
-            return vec!["no plugin found; `rialto help` says where they are looked for".to_owned()];
+            return vec![
+                "no plugin found; `rialto help` says where they are looked for".to_owned(),
+            ];
         }
         self.0.iter().map(line).collect()
     }
@@ -36,10 +38,16 @@ impl Report for List {
 fn line(listing: &Listing) -> String {
     let file = listing.file.display();
     let Some(name) = &listing.name else {
-        return format!("{file}: refused: {}", listing.reason.as_deref().unwrap_or("no reason given"));
+        return format!(
+            "{file}: refused: {}",
+            listing.reason.as_deref().unwrap_or("no reason given")
+        );
     };
     let version = listing.version.as_deref().unwrap_or_default();
-    let mut line = format!("{name} {version} {file}: {}", listing.architectures.join(", "));
+    let mut line = format!(
+        "{name} {version} {file}: {}",
+        listing.architectures.join(", ")
+    );
     if let Some(first) = &listing.shadowed_by {
         line.push_str(&format!(" (shadowed by {first})"));
     }
@@ -61,7 +69,13 @@ impl Report for Checked {
                 Outcome::NotReached => "-     ",
             };
             let name = serde_json::json!(step.step);
-            format!("{mark} {:<15} {}", name.as_str().unwrap_or_default(), step.detail).trim_end().to_owned()
+            format!(
+                "{mark} {:<15} {}",
+                name.as_str().unwrap_or_default(),
+                step.detail
+            )
+            .trim_end()
+            .to_owned()
         }));
         lines
     }
