@@ -5,6 +5,7 @@
 )]
 
 mod conversion;
+mod kills;
 mod machine;
 mod plugins;
 mod refusals;
