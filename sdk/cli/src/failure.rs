@@ -6,6 +6,16 @@ use serde_json::Value;
 /// Exit code for wrong usage.
 pub(crate) const USAGE: u8 = 2;
 
+/// Slug and code of a kind of failure that is the command line's own; `docs/errors.md` lists them.
+pub(crate) type Kind = (&'static str, u32);
+
+/// Options or arguments that do not belong together.
+pub(crate) const WRONG_USAGE: Kind = ("cli/usage", 1);
+/// The result could not be written.
+pub(crate) const STDOUT: Kind = ("cli/stdout", 5);
+/// A fault of ours.
+pub(crate) const INTERNAL: Kind = ("cli/internal", 13);
+
 /// One failure, whatever crate it comes from.
 #[derive(Debug, Serialize)]
 pub(crate) struct Failure {
@@ -25,22 +35,11 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn usage(message: &str) -> Failure {
-        let (slug, message) = ("cli/usage".to_owned(), message.to_owned());
+    /// A failure of the command line itself.
+    pub(crate) fn own((slug, code): Kind, message: String) -> Failure {
         Failure {
-            code: 1,
-            slug,
-            message,
-            help: None,
-            findings: Vec::new(),
-            report: None,
-        }
-    }
-
-    pub(crate) fn internal(message: String) -> Failure {
-        Failure {
-            code: 13,
-            slug: "cli/internal".to_owned(),
+            code,
+            slug: slug.to_owned(),
             message,
             help: None,
             findings: Vec::new(),
@@ -102,11 +101,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_kind_is_documented_with_its_code() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md");
+        let text = std::fs::read_to_string(file).expect("docs/errors.md is there");
+        let rows = text.lines().filter(|line| line.starts_with("| `cli/"));
+        let rows: Vec<&str> = rows.collect();
+        let kinds = [WRONG_USAGE, STDOUT, INTERNAL];
+        assert_eq!(rows.len(), kinds.len());
+        for (row, (slug, code)) in rows.iter().zip(kinds) {
+            assert!(row.starts_with(&format!("| `{slug}` | {code} |")), "{row}");
+        }
+    }
+
+    #[test]
     fn every_status_code_has_its_exit_code() {
         let exit = |code| {
             Failure {
                 code,
-                ..Failure::usage("")
+                ..Failure::own(WRONG_USAGE, String::new())
             }
             .exit_code()
         };
@@ -115,7 +127,7 @@ mod tests {
         let plugin = Failure {
             code: 2,
             slug: "plugin/not-found".to_owned(),
-            ..Failure::usage("")
+            ..Failure::own(WRONG_USAGE, String::new())
         };
         assert_eq!(plugin.exit_code(), 4);
     }

@@ -47,7 +47,7 @@ fn usage(error: &clap::Error) -> ExitCode {
             .unwrap_or_default()
             .trim_start_matches("error: ")
             .to_owned();
-        let failure = failure::Failure::usage(&message);
+        let failure = failure::Failure::own(failure::WRONG_USAGE, message);
         return Output::json().finish(Err(failure));
     }
     // Nothing can be done about a closed terminal.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::arguments::Common;
-use crate::failure::Failure;
+use crate::failure::{Failure, INTERNAL, STDOUT};
 
 /// A result that a person can read and a machine can parse.
 pub(crate) trait Report: Serialize {
@@ -47,8 +47,8 @@ impl Output {
         if !self.is_json {
             return write_out(&report.lines().join("\n"));
         }
-        let value =
-            serde_json::to_value(report).map_err(|error| Failure::internal(error.to_string()))?;
+        let value = serde_json::to_value(report)
+            .map_err(|error| Failure::own(INTERNAL, error.to_string()))?;
         write_document(json!({"schema": 1, "ok": true, "result": value}))
     }
 
@@ -64,7 +64,7 @@ impl Output {
         if self.is_json {
             failure.report = Some(
                 serde_json::to_value(report)
-                    .map_err(|error| Failure::internal(error.to_string()))?,
+                    .map_err(|error| Failure::own(INTERNAL, error.to_string()))?,
             );
         } else {
             write_out(&report.lines().join("\n"))?;
@@ -101,7 +101,7 @@ impl Output {
 
 fn write_document(document: Value) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(&document)
-        .map_err(|error| Failure::internal(error.to_string()))?;
+        .map_err(|error| Failure::own(INTERNAL, error.to_string()))?;
     write_out(&text)
 }
 
@@ -109,14 +109,10 @@ fn write_document(document: Value) -> Result<(), Failure> {
 fn write_out(text: &str) -> Result<(), Failure> {
     let mut stdout = anstream::stdout();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure {
-            code: 5,
-            slug: "cli/stdout".to_owned(),
-            message: format!("cannot write to stdout: {error}"),
-            help: None,
-            findings: Vec::new(),
-            report: None,
-        }),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::own(
+            STDOUT,
+            format!("cannot write to stdout: {error}"),
+        )),
         _ => Ok(()),
     }
 }

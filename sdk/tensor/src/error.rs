@@ -43,14 +43,22 @@ pub enum Error {
 }
 
 impl Error {
+    /// Kinds of this crate as (slug, code); `docs/errors.md` lists them.
+    pub const KINDS: &'static [(&'static str, u32)] = &[
+        ("tensor/unknown-dtype", 3),
+        ("tensor/shape-overflow", 4),
+        ("tensor/view-length", 1),
+        ("tensor/no-cast", 3),
+    ];
+
     /// The status code that crosses the ABI; see `docs/errors.md`.
     #[must_use]
     pub fn code(&self) -> u32 {
-        match self {
-            Error::UnknownDtype { .. } | Error::NoCast { .. } => 3,
-            Error::ShapeOverflow { .. } => 4,
-            Error::ViewLength { .. } => 1,
-        }
+        let of_slug = |(slug, _): &&(&str, u32)| *slug == self.slug();
+        Error::KINDS
+            .iter()
+            .find(of_slug)
+            .map_or(13, |(_, code)| *code)
     }
 
     /// The stable name of this kind of error; see `docs/errors.md`.
