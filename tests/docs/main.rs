@@ -33,6 +33,7 @@ fn every_kind_of_error_is_documented_with_its_code_and_nothing_else_is() {
         rialto_checkpoint::Error::KINDS,
         rialto_bridge::Error::KINDS,
         rialto_host::Error::KINDS,
+        rialto_plugin::shim::KINDS,
         rialto_engine::Error::KINDS,
     ];
     let mut expected = BTreeMap::new();

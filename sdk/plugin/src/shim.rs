@@ -26,6 +26,12 @@ use rialto_tensor::{Dtype, Shape, TensorView};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// Kinds of errors that this side makes itself, as (slug, code); `docs/errors.md` lists them.
+pub const KINDS: &[(&str, u32)] = &[HOST_REFUSED];
+
+/// The plugin refused the host: no table, one of another size, or another major version of the contract.
+const HOST_REFUSED: (&str, u32) = ("plugin/host", code::ABI_MISMATCH);
+
 /// Makes the bridge that a library exports; `export_plugin!` implements it.
 pub trait Export {
     /// A new instance's bridge.
@@ -186,8 +192,8 @@ fn words(payload: Box<dyn Any + Send>) -> String {
 unsafe extern "C" fn open<E: Export>(host: *const HostTable, handle: *mut BridgeHandle) -> Status {
     let refused = |what: &str, found: String, supported: String| {
         status_of(&Error::Plugin {
-            code: code::ABI_MISMATCH,
-            slug: "plugin/host".to_owned(),
+            code: HOST_REFUSED.1,
+            slug: HOST_REFUSED.0.to_owned(),
             message: format!("{what} is {found}, this plugin expects {supported}"),
             help: Some("use a rialto of the plugin's abi".to_owned()),
         })
