@@ -9,6 +9,8 @@ mod command;
 mod failure;
 mod families;
 mod output;
+mod places;
+mod report;
 
 use std::process::ExitCode;
 

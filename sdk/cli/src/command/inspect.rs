@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rialto_bridge::RawConfig;
 use rialto_checkpoint::hf::HfCheckpoint;
-use rialto_checkpoint::store::{LocalStore, Store};
+use rialto_checkpoint::store::Store;
 use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
 use rialto_engine::{is_hugging_face, source_config};
 use rialto_tensor::{Dtype, Shape};
@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::arguments::Inspect;
 use crate::failure::Failure;
 use crate::output::{Output, Report, bytes, count, table};
+use crate::places;
 
 /// What a checkpoint holds, in either format.
 #[derive(Debug, Serialize)]
@@ -45,7 +46,7 @@ struct File {
 }
 
 pub(crate) fn run(inspect: &Inspect, output: &Output) -> Result<(), Failure> {
-    let store: Arc<dyn Store> = Arc::new(LocalStore::open(&inspect.path)?);
+    let store = places::open(&inspect.path)?;
     let contents = if is_hugging_face(store.as_ref())? {
         hugging_face(store)?
     } else {

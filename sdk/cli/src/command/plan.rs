@@ -1,163 +1,29 @@
-//! `rialto plan PATH`: the dry run, and how a plan is printed.
+//! `rialto plan PATH`: the dry run of an import or an export.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use rialto_checkpoint::store::LocalStore;
 use rialto_engine::{
-    Direction, DtypeChoice, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Side, Summary,
-    is_hugging_face, source_config,
+    ExportOptions, ExportPlan, ImportPlan, MegatronSource, is_hugging_face, source_config,
 };
-use serde::Serialize;
 
 use crate::arguments::{Common, Plan};
-use crate::command::export;
 use crate::failure::Failure;
-use crate::families;
-use crate::output::{Output, Report, bytes, count, table};
+use crate::output::Output;
+use crate::report::Planned;
+use crate::{families, places};
 
 pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), Failure> {
-    let store = Arc::new(LocalStore::open(&plan.path)?);
+    let store = places::open(&plan.path)?;
     if is_hugging_face(store.as_ref())? {
         let family = families::claim(common, &source_config(store.as_ref())?, output)?;
         let plan = ImportPlan::new(family.as_ref(), store, &plan.options.resolve())?;
         return output.result(&Planned(plan.summary()));
     }
-    let source = MegatronSource::open(store, export::open(plan.reference.as_deref())?)?;
+    let source = MegatronSource::open(store, places::open_reference(plan.reference.as_deref())?)?;
     let family = families::claim(common, source.config(), output)?;
     let dtype = plan.options.resolve().dtype;
-    let plan = ExportPlan::new(
-        family.as_ref(),
-        source,
-        &ExportOptions {
-            dtype,
-            ..ExportOptions::default()
-        },
-    )?;
+    let options = ExportOptions {
+        dtype,
+        ..ExportOptions::default()
+    };
+    let plan = ExportPlan::new(family.as_ref(), source, &options)?;
     output.result(&Planned(plan.summary()))
-}
-
-/// A plan, printed.
-#[derive(Serialize)]
-#[serde(transparent)]
-struct Planned<'a>(&'a Summary);
-
-impl Report for Planned<'_> {
-    fn lines(&self) -> Vec<String> {
-        lines(self.0)
-    }
-}
-
-/// A conversion that has been done, printed as its plan and what became of it.
-#[derive(Serialize)]
-pub(crate) struct Done<'a> {
-    #[serde(flatten)]
-    pub(crate) summary: &'a Summary,
-    /// Where the result lies.
-    pub(crate) place: String,
-    #[serde(rename = "seconds", serialize_with = "as_seconds")]
-    pub(crate) took: Duration,
-}
-
-fn as_seconds<S: serde::Serializer>(took: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(took.as_secs_f64())
-}
-
-impl Report for Done<'_> {
-    fn lines(&self) -> Vec<String> {
-        let mut lines = lines(self.summary);
-        let seconds = self.took.as_secs_f64();
-        lines.push(format!(
-            "wrote {} in {seconds:.1} s: {}",
-            bytes(self.summary.target.bytes),
-            self.place
-        ));
-        lines
-    }
-}
-
-fn lines(summary: &Summary) -> Vec<String> {
-    let (direction, source, target) = match summary.direction {
-        Direction::Import => ("import", "hugging face", "megatron"),
-        Direction::Export => ("export", "megatron", "hugging face"),
-    };
-    let mut lines = vec![format!(
-        "{direction} of {} ({})",
-        summary.release, summary.reason
-    )];
-    let dtype = match summary.dtype {
-        DtypeChoice::Keep => "as stored",
-        DtypeChoice::Bf16 => "bf16",
-    };
-    match &summary.mesh {
-        Some(mesh) => lines.push(format!("mesh {mesh}, dtype {dtype}")),
-        None => lines.push(format!("dtype {dtype}")),
-    }
-    lines.push(String::new());
-    let heads = ["", "tensors", "elements", "bytes", "", "objects", "files"]
-        .map(str::to_owned)
-        .to_vec();
-    lines.extend(table(&[
-        heads,
-        side(source, &summary.source),
-        side(target, &summary.target),
-    ]));
-    lines.push(String::new());
-    let mut groups = vec![
-        ["part", "tensors", "params", "elements"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
-    for group in &summary.groups {
-        groups.push(vec![
-            group.name.clone(),
-            count(group.tensors),
-            count(group.params),
-            count(group.elements),
-        ]);
-    }
-    lines.extend(table(&groups));
-    lines.push(String::new());
-    for (number, stage) in summary.stages.iter().enumerate() {
-        let last = stage.first_layer + stage.layers - 1;
-        let (first, physical, mtp) = (stage.first_layer, stage.physical_layers, stage.mtp_layers);
-        lines.push(format!(
-            "stage {number}: layers {first} to {last}, {physical} physical, {mtp} mtp"
-        ));
-    }
-    for skipped in &summary.skipped {
-        let (tensors, elements) = (count(skipped.tensors), count(skipped.elements));
-        lines.push(format!(
-            "left out: {tensors} tensors, {elements} elements ({})",
-            skipped.reason
-        ));
-    }
-    lines.push(format!(
-        "multi-token prediction: {} layers",
-        summary.mtp_layers
-    ));
-    lines.push(format!("side files: {}", summary.side_files));
-    lines.push(format!(
-        "peak memory of buffers and metadata: {}",
-        bytes(summary.peak_host_bytes)
-    ));
-    lines.extend(
-        summary
-            .notices
-            .iter()
-            .map(|notice| format!("note: {notice}")),
-    );
-    lines
-}
-
-fn side(name: &str, side: &Side) -> Vec<String> {
-    let counts = [side.tensors, side.elements, side.bytes].map(count);
-    let mut row = vec![name.to_owned()];
-    row.extend(counts);
-    row.extend([
-        format!("({})", bytes(side.bytes)),
-        count(side.objects),
-        count(side.files),
-    ]);
-    row
 }
