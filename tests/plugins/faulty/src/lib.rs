@@ -1,4 +1,4 @@
-//! A plugin that panics where a test tells it to: the test copies the library and writes an entry's name into [`FAULT`].
+//! A plugin that panics where a test tells it to: the test copies the library and writes an entry's name into `FAULT`.
 #![forbid(unsafe_code)]
 
 use rialto_plugin::prelude::*;
