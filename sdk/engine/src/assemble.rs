@@ -27,9 +27,21 @@ pub(crate) fn assemble(
     parts: &[Part<'_>],
     emit: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    assemble_bands(BAND_BYTES, region, stored, dtype, parts, emit)
+}
+
+/// The same with bands of at most `limit` bytes, at least one element each; the limit changes no byte of the whole.
+fn assemble_bands(
+    limit: u64,
+    region: &Region,
+    stored: Dtype,
+    dtype: Dtype,
+    parts: &[Part<'_>],
+    emit: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
+) -> Result<(), Error> {
     let mut band_bytes = Vec::new();
     let mut cast_bytes = Vec::new();
-    for band in bands(region, BAND_BYTES / stored.size_bytes()) {
+    for band in bands(region, limit / stored.size_bytes()) {
         let shape = band.shape();
         let length = usize::try_from(shape.size_bytes(stored)?).expect("a band fits in memory");
         band_bytes.resize(length, 0);
@@ -50,4 +62,64 @@ pub(crate) fn assemble(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rialto_tensor::Shape;
+
+    use super::*;
+    use crate::array::{Bytes, Extent};
+
+    /// A dense F32 tensor whose elements are `first`, `first + 1`, and so on.
+    fn counting(first: u16, shape: &Shape) -> Array<'static> {
+        let elements = shape.elements().unwrap();
+        let values = (0..elements).map(|at| f32::from(first) + at as f32);
+        Array {
+            dtype: Dtype::F32,
+            extents: vec![Extent {
+                region: Region::whole(shape),
+                bytes: Bytes::Memory(values.flat_map(f32::to_le_bytes).collect()),
+            }],
+        }
+    }
+
+    /// Expert 1 of a stack `[2, 6, 5]`, rows 0 to 2 from one tensor and rows 3 to 5 from the columns of a wider one.
+    #[test]
+    fn bands_of_any_size_make_the_same_bytes_cast_or_not() {
+        let (gate, wide) = (Shape::new([3, 5]), Shape::new([3, 9]));
+        let arrays = [counting(0, &gate), counting(100, &wide)];
+        let outputs = [0, 3].map(|row| Region::new([1, row, 0], [1, 3, 5]));
+        let inputs = [Region::whole(&gate), Region::new([0, 2], [3, 5])];
+        let parts = [0, 1].map(|at| Part {
+            output: &outputs[at],
+            array: &arrays[at],
+            input: &inputs[at],
+        });
+        let region = Region::new([1, 0, 0], [1, 6, 5]);
+        let upper =
+            (0..3u16).flat_map(|row| (0..5u16).map(move |column| 100 + 9 * row + 2 + column));
+        let expected: Vec<f32> = (0..15).chain(upper).map(f32::from).collect();
+        for limit in [1, 4, 7, 12, 20, 24, 44, 60, 119, 120, 1 << 20] {
+            for dtype in [Dtype::F32, Dtype::Bf16] {
+                let (mut found, mut largest) = (Vec::new(), 0);
+                let mut emit = |band: &[u8]| {
+                    found.extend_from_slice(band);
+                    largest = largest.max(band.len() as u64);
+                    Ok(())
+                };
+                assemble_bands(limit, &region, Dtype::F32, dtype, &parts, &mut emit).unwrap();
+                // Whole numbers below 256 are exact in BF16: the upper half of their F32.
+                let bytes = expected.iter().flat_map(|value| {
+                    let bytes = value.to_le_bytes();
+                    bytes[4 - dtype.size_bytes() as usize..].to_vec()
+                });
+                assert_eq!(found, bytes.collect::<Vec<u8>>(), "limit {limit}, {dtype}");
+                assert!(
+                    largest <= limit.max(4),
+                    "a band of {largest} bytes over {limit}"
+                );
+            }
+        }
+    }
 }
