@@ -6,12 +6,15 @@ mod contenders;
 mod synthetic;
 
 use std::io::{Write, stderr, stdout};
+use std::path::Path;
 
 use anyhow::Result;
 use rialto_benches::{Contender, MIN_ROUNDS, Ratio};
 
 use crate::contenders::{Arena, copy, export, import, rewrite};
 use crate::synthetic::Size;
+
+type Side<'a> = (&'a str, fn(&Path, &Path) -> Result<()>, &'a Path);
 
 fn main() -> Result<()> {
     let size = Size::from_arguments();
@@ -21,36 +24,27 @@ fn main() -> Result<()> {
         Size::Smoke => MIN_ROUNDS,
     };
     let (hugging_face, megatron) = (arena.hugging_face(), arena.megatron());
-    let mut import_it = || arena.time(import, &hugging_face);
-    let mut export_it = || arena.time(export, &megatron);
-    let mut copy_shards = || arena.time(copy, &hugging_face);
-    let mut copy_run = || arena.time(copy, &megatron);
-    let mut rewrite_shards = || arena.time(rewrite, &hugging_face);
-
-    let ours = |name, work| Contender::new(name, work);
-    report(&Ratio::measure(
-        ours("import", &mut import_it),
-        Contender::new("copy", &mut copy_shards),
-        rounds,
-    ))?;
-    report(&Ratio::measure(
-        ours("import", &mut import_it),
-        Contender::new("rewrite", &mut rewrite_shards),
-        rounds,
-    ))?;
-    report(&Ratio::measure(
-        ours("export", &mut export_it),
-        Contender::new("copy", &mut copy_run),
-        rounds,
-    ))?;
-    report(&Ratio::measure(
-        ours("export", &mut export_it),
-        Contender::new("rewrite", &mut rewrite_shards),
-        rounds,
-    ))
-}
-
-fn report(ratio: &Ratio) -> Result<()> {
-    writeln!(stderr(), "{ratio}")?;
-    Ok(writeln!(stdout(), "{}", ratio.to_json())?)
+    let rival: Side<'_> = ("rewrite", rewrite, &hugging_face);
+    let pairs: [(Side<'_>, Side<'_>); 4] = [
+        (
+            ("import", import, &hugging_face),
+            ("copy", copy, &hugging_face),
+        ),
+        (("import", import, &hugging_face), rival),
+        (("export", export, &megatron), ("copy", copy, &megatron)),
+        (("export", export, &megatron), rival),
+    ];
+    writeln!(stderr(), "{} bytes of tensors", arena.bytes)?;
+    for ((ours, convert, from), (other, contender, source)) in pairs {
+        let mut a = || arena.time(convert, from);
+        let mut b = || arena.time(contender, source);
+        let ratio = Ratio::measure(
+            Contender::new(ours, &mut a),
+            Contender::new(other, &mut b),
+            rounds,
+        );
+        writeln!(stderr(), "{ratio}")?;
+        writeln!(stdout(), "{}", ratio.to_json())?;
+    }
+    Ok(())
 }

@@ -54,7 +54,7 @@ impl Size {
                 "hidden_size": 1024, "intermediate_size": 2048, "moe_intermediate_size": 512, "n_routed_experts": 8,
                 "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 96, "qk_nope_head_dim": 96,
                 "qk_rope_head_dim": 32, "qk_head_dim": 128, "v_head_dim": 128, "q_lora_rank": 384, "kv_lora_rank": 128,
-                "index_n_heads": 8, "index_head_dim": 64, "vocab_size": 12288,
+                "index_n_heads": 8, "index_head_dim": 64, "vocab_size": 4096,
             }),
             Size::Smoke => json!({}),
         }
