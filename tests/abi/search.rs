@@ -96,8 +96,16 @@ fn a_bad_file_is_listed_with_its_reason_and_stops_nobody() {
     );
     assert_eq!(registry.usable().count(), 1);
     let listing = registry.list();
-    assert_eq!(listing.len(), 5);
-    for refused in &listing[1..] {
+    let order: Vec<_> = listing.iter().map(|line| line.slug.as_deref()).collect();
+    let expected = [
+        Some("plugin/not-elf"),
+        Some("plugin/truncated"),
+        None,
+        Some("plugin/not-found"),
+        Some("plugin/relative"),
+    ];
+    assert_eq!(order, expected, "the order of the search");
+    for refused in listing.iter().filter(|line| line.slug.is_some()) {
         let reason = refused.reason.as_deref().unwrap();
         assert!(reason.contains(refused.file.to_str().unwrap()), "{reason}");
     }
@@ -136,9 +144,53 @@ fn an_architecture_that_nobody_serves_is_named_with_those_available() {
     let config = RawConfig::parse(br#"{"architectures": ["ToyForCausalLm"]}"#).unwrap();
     let error = registry.claim(&config).unwrap_err();
     assert_eq!((error.slug(), error.code()), ("plugin/unclaimed", 3));
-    let expected =
-        "no plugin takes architecture ToyForCausalLm, available: FaultyForCausalLM, ToyForCausalLM";
+    let expected = "no plugin takes architecture ToyForCausalLm, available: FaultyForCausalLM, ToyForCausalLM; \
+                    said no: faulty: it serves nobody; toy: it does not name ToyForCausalLM";
     assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn a_plugin_that_was_found_and_refused_is_named_when_none_takes_the_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = written(folder.path(), "text.so", b"text");
+    let registry = Registry::search(&SearchPath::new().variable(&text)).unwrap();
+    let error = registry.claim(&toy_config()).unwrap_err();
+    assert_eq!((error.slug(), error.code()), ("plugin/unclaimed", 3));
+    let message = error.to_string();
+    for word in ["refused", text.to_str().unwrap(), "ELF"] {
+        assert!(message.contains(word), "{word:?} is not in {message:?}");
+    }
+    assert!(!error.help().unwrap().contains("no plugin was found"));
+}
+
+#[test]
+fn a_fault_of_the_config_that_a_plugin_finds_in_its_claim_keeps_its_kind() {
+    let registry = Registry::search(&SearchPath::new().plugin(toy())).unwrap();
+    let config = RawConfig::parse(br#"{"architectures": [1]}"#).unwrap();
+    let error = registry.claim(&config).unwrap_err();
+    assert_eq!((error.slug(), error.code()), ("config/value", 4));
+}
+
+#[test]
+fn the_places_of_a_search_are_told_in_their_order() {
+    let path = SearchPath::new()
+        .data_home("/data")
+        .executable_folder("/bin")
+        .variable("/a:/b.so")
+        .plugin("/given.so");
+    let places: Vec<_> = path.places();
+    let expected = [
+        (Origin::Explicit, "/given.so"),
+        (Origin::Variable, "/a"),
+        (Origin::Variable, "/b.so"),
+        (Origin::ExecutableFolder, "/bin"),
+        (Origin::PluginsFolder, "/bin/plugins"),
+        (Origin::DataFolder, "/data/rialto/plugins"),
+    ];
+    assert_eq!(
+        places,
+        expected.map(|(origin, place)| (origin, place.into()))
+    );
 }
 
 #[test]

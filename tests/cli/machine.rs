@@ -14,6 +14,30 @@ fn wrong_usage_is_two_and_has_its_document() {
         (2, Some("cli/usage")),
         "{wrong:?}"
     );
+    assert_eq!(
+        error["message"],
+        "the following required arguments were not provided: <SOURCE>, <TARGET>"
+    );
+    let help = error["help"].as_str().unwrap();
+    assert!(help.starts_with("Usage: rialto import"), "{help}");
+    let wrong = rialto(["import", "a", "b", "--mtp", "maybe", "--json"]);
+    let message = wrong.error(2, "cli/usage")["message"].clone();
+    assert!(
+        message
+            .as_str()
+            .unwrap()
+            .ends_with("[possible values: keep, drop]"),
+        "{message}"
+    );
+    let wrong = rialto(["import", "a", "b", "--forse", "--json"]);
+    let help = wrong.error(2, "cli/usage")["help"].clone();
+    let help = help.as_str().unwrap();
+    assert!(
+        help.contains("'--force'") && help.contains("Usage: "),
+        "{help}"
+    );
+    let message = rialto(["--json", "plugin"]).error(2, "cli/usage")["message"].clone();
+    assert_eq!(message, "a command is missing");
     let wrong = rialto(["import"]);
     assert_eq!((wrong.code, wrong.stdout.as_str()), (2, ""), "{wrong:?}");
     assert_eq!(rialto(["import", "a", "b", "--tp", "0"]).code, 2);

@@ -5,6 +5,7 @@
 )]
 
 mod conversion;
+mod interrupts;
 mod kills;
 mod machine;
 mod plugins;

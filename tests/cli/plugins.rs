@@ -101,3 +101,64 @@ fn an_architecture_that_no_plugin_takes_is_named_with_those_available() {
         "{message}"
     );
 }
+
+#[test]
+fn an_empty_list_says_where_plugins_were_looked_for_in_order() {
+    // Beside the binary itself the build puts a plugin.
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_rialto"));
+    let folder = tempfile::tempdir_in(binary.parent().unwrap()).unwrap();
+    let alone = folder.path().join("rialto");
+    std::fs::hard_link(binary, &alone).unwrap();
+    let list = |variable: &str| {
+        let mut command = std::process::Command::new(&alone);
+        command
+            .env_clear()
+            .env("RIALTO_PLUGIN_PATH", variable)
+            .env("XDG_DATA_HOME", "/data");
+        command
+    };
+    let empty = run(list("/a:/b").args(["plugin", "list"]));
+    // A place that is not there is a refused file.
+    assert!(empty.stdout.contains("/a: refused"), "{empty:?}");
+    let empty = run(list("").args(["plugin", "list"]));
+    let folder = text(folder.path());
+    let expected = format!(
+        "no plugin found; looked for in this order:\n\
+         \x20 --plugin: none given\n\
+         \x20 RIALTO_PLUGIN_PATH: none given\n\
+         \x20 librialto_*.so beside rialto: {folder}\n\
+         \x20 plugins beside rialto: {folder}/plugins\n\
+         \x20 XDG_DATA_HOME or HOME/.local/share: /data/rialto/plugins\n"
+    );
+    assert_eq!((empty.code, empty.stdout), (0, expected));
+    assert_eq!(
+        run(list("").args(["plugin", "list", "--json"])).result(),
+        json!([])
+    );
+}
+
+#[test]
+fn a_plugin_that_was_found_and_refused_is_named_when_none_takes_the_config() {
+    let scratch = scratch();
+    let bad = scratch.path().join("librialto_bad.so");
+    std::fs::write(&bad, "no library").unwrap();
+    let mut command = command();
+    let folder = scratch.path().join("model");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(
+        folder.join("config.json"),
+        r#"{"architectures": ["OtherForCausalLM"]}"#,
+    )
+    .unwrap();
+    let path = std::env::join_paths([bad.clone(), family()]).unwrap();
+    command
+        .env("RIALTO_PLUGIN_PATH", path)
+        .args(["plan", text(&folder), "--json"]);
+    let error = run(&mut command).error(4, "plugin/unclaimed");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("architectures is OtherForCausalLM, not") && message.contains(text(&bad)),
+        "{message}"
+    );
+    assert_eq!(error["findings"].as_array().unwrap().len(), 2);
+}

@@ -173,3 +173,77 @@ fn a_dangling_tracker_is_an_error_that_names_what_exists() {
         "{message}"
     );
 }
+
+#[test]
+fn a_config_that_the_family_cannot_use_is_bad_input_and_no_fault_of_the_plugin() {
+    let scratch = scratch();
+    for config in [
+        r#"{"architectures": ["GlmMoeDsaForCausalLM"], "num_hidden_layers": 0}"#,
+        r#"{"architectures": ["GlmMoeDsaForCausalLM"]}"#,
+        r#"{"architectures": [1]}"#,
+    ] {
+        std::fs::write(scratch.path().join("config.json"), config).unwrap();
+        let error = rialto(["plan", text(scratch.path()), "--json"]).error(3, "config/value");
+        assert_eq!(error["code"], 4, "{config}: {error}");
+    }
+}
+
+#[test]
+fn a_plan_refuses_the_options_of_the_other_direction() {
+    let (source, run) = (
+        fixture("glm52-tiny"),
+        fixture("megatron/glm52-tiny-mtp-tp1/ckpt"),
+    );
+    let refused = |arguments: &[&str], names: &[&str]| {
+        let error = rialto(["plan", "--json"].iter().chain(arguments)).error(2, "cli/usage");
+        let message = error["message"].as_str().unwrap();
+        for name in names {
+            assert!(message.contains(name), "{name} is not in {message}");
+        }
+    };
+    refused(
+        &[text(&run), "--tp", "8", "--mtp", "drop"],
+        &["--tp", "--mtp"],
+    );
+    for name in ["--pp", "--ep", "--etp"] {
+        refused(&[text(&run), name, "2"], &[name]);
+    }
+    refused(
+        &[text(&source), "--reference", text(&source)],
+        &["--reference"],
+    );
+}
+
+#[test]
+fn text_from_files_cannot_steer_the_terminal() {
+    let scratch = scratch();
+    let name = "a\u{1b}[2Jb\nerror: c";
+    std::fs::write(
+        scratch.path().join("config.json"),
+        serde_json::json!({"architectures": [name]}).to_string(),
+    )
+    .unwrap();
+    let inspect = rialto(["inspect", text(scratch.path()), "--color", "always"]);
+    let plan = rialto(["plan", text(scratch.path()), "--color", "always"]);
+    for printed in [&inspect.stdout, &plan.stderr] {
+        assert!(
+            printed.contains(r"a\u{1b}[2Jb\nerror: c") && !printed.contains(name),
+            "{printed:?}"
+        );
+    }
+    let document = rialto(["inspect", text(scratch.path()), "--json"]).result();
+    assert_eq!(document["architectures"][0], name);
+}
+
+#[test]
+fn a_message_as_long_as_a_file_is_cut_for_people_and_whole_for_machines() {
+    let scratch = scratch();
+    let name = "x".repeat(10_000);
+    let config = serde_json::json!({"architectures": [name]});
+    std::fs::write(scratch.path().join("config.json"), config.to_string()).unwrap();
+    let error = rialto(["plan", text(scratch.path()), "--json"]);
+    assert!(error.stderr.contains("more characters)"), "{error:?}");
+    assert!(error.stderr.chars().count() < 5_000, "{error:?}");
+    let message = error.document()["error"]["message"].clone();
+    assert!(message.as_str().unwrap().contains(&name));
+}

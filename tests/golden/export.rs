@@ -214,3 +214,54 @@ fn a_reference_of_another_size_is_refused_with_the_fields() {
         );
     });
 }
+
+#[test]
+fn a_flipped_bit_in_the_data_is_seen_and_named_unless_checksums_are_ignored() {
+    both_ways(|family| {
+        let run = import(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap();
+        let data = "iter_0000000/__0_0.distcp";
+        let whole = run.bytes(data).unwrap();
+        let checkpoint = crate::world::iteration(Arc::new(run.clone()));
+        let tensors = &checkpoint.metadata().tensors;
+        for (name, entry) in tensors.iter().step_by(7) {
+            for chunk in &entry.chunks {
+                let stored = checkpoint.locate(name, chunk).unwrap();
+                let mut spoiled = whole.clone();
+                let middle = (stored.data.start + stored.data.end) / 2;
+                spoiled[middle as usize] ^= 0x10;
+                run.insert(data, spoiled).unwrap();
+                let shared: Arc<dyn Store> = Arc::new(run.clone());
+                let error = export(family, Arc::clone(&shared), None, &ExportOptions::default())
+                    .unwrap_err();
+                assert_eq!(error.slug(), "torch_dist/checksum", "{name}: {error}");
+                assert!(error.to_string().contains(name.as_str()), "{error}");
+            }
+        }
+        let trusting = ExportOptions {
+            verifies_checksums: false,
+            ..ExportOptions::default()
+        };
+        assert!(export(family, Arc::new(run), None, &trusting).is_ok());
+    });
+}
+
+#[test]
+fn a_reference_with_other_values_is_followed_and_each_is_named() {
+    both_ways(|family| {
+        let run = import(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap();
+        let reference = in_memory("glm52-tiny");
+        let text = std::fs::read_to_string(fixture("glm52-tiny/config.json")).unwrap();
+        let text = text.replace("\"num_experts_per_tok\": 3", "\"num_experts_per_tok\": 2");
+        reference
+            .insert("config.json", text.clone().into_bytes())
+            .unwrap();
+        let source = MegatronSource::open(Arc::new(run), Some(Arc::new(reference))).unwrap();
+        let plan = ExportPlan::new(family, source, &ExportOptions::default()).unwrap();
+        let line = "moe_router_topk is 2 in the reference, 3 at import; the reference is followed";
+        assert!(
+            plan.summary().notices.iter().any(|found| found == line),
+            "{:?}",
+            plan.summary().notices
+        );
+    });
+}

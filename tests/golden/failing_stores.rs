@@ -173,3 +173,50 @@ fn a_run_that_is_stopped_commits_nothing() {
         assert!(committed.is_none());
     });
 }
+
+/// A target on a file system with no room at all; every write would be a failure of the test.
+#[derive(Debug)]
+struct Full;
+
+impl rialto_checkpoint::store::Target for Full {
+    fn name(&self) -> &str {
+        "full"
+    }
+    fn create(
+        &self,
+        name: &str,
+    ) -> Result<Box<dyn rialto_checkpoint::store::Sink>, rialto_checkpoint::Error> {
+        panic!("{name} is created although there is no room")
+    }
+    fn require_bytes(&self, needed: u64) -> Result<(), rialto_checkpoint::Error> {
+        Err(rialto_checkpoint::Error::NoSpace {
+            location: "full".to_owned(),
+            needed,
+            available: 0,
+        })
+    }
+    fn commit(self: Box<Self>) -> Result<(), rialto_checkpoint::Error> {
+        panic!("committed although there is no room")
+    }
+}
+
+#[test]
+fn room_is_asked_for_before_anything_is_created() {
+    both_ways(|family| {
+        let source: Arc<dyn Store> = Arc::new(in_memory("glm52-tiny"));
+        let plan = ImportPlan::new(family, Arc::clone(&source), &options(MtpPolicy::Keep)).unwrap();
+        let error = plan.run(family, Box::new(Full), &Silent).unwrap_err();
+        assert_eq!(error.slug(), "store/no-space");
+        let run = crate::world::import(family, source, &options(MtpPolicy::Keep)).unwrap();
+        let data = run.bytes("iter_0000000/__0_0.distcp").unwrap().len() as u64;
+        let needed = |error: &Error| match error {
+            Error::Checkpoint(rialto_checkpoint::Error::NoSpace { needed, .. }) => *needed,
+            other => panic!("{other}"),
+        };
+        assert!(needed(&error) >= data, "{error}");
+        let source = MegatronSource::open(Arc::new(run), None).unwrap();
+        let plan = ExportPlan::new(family, source, &ExportOptions::default()).unwrap();
+        let error = plan.run(Box::new(Full), &Silent).unwrap_err();
+        assert!(needed(&error) > plan.summary().target.bytes, "{error}");
+    });
+}

@@ -31,10 +31,10 @@ fn refused(family: &dyn Bridge, change: impl Fn(&mut Value)) -> Error {
 fn other_releases_are_named_and_refused() {
     both_ways(|family| {
         for (config, release) in [
-            ("glm-5", "glm-5"),
-            ("glm-5.1", "glm-5"),
-            ("glm-5.2-fp8", "glm-5.3"),
-            ("glm-5.3", "glm-5.3"),
+            ("glm-5", "glm-5 or glm-5.1"),
+            ("glm-5.1", "glm-5 or glm-5.1"),
+            ("glm-5.2-fp8", "glm-5.2-fp8 or glm-5.3"),
+            ("glm-5.3", "glm-5.2-fp8 or glm-5.3"),
         ] {
             let error = ImportPlan::new(
                 family,
@@ -135,6 +135,7 @@ fn config_values_that_would_compute_something_else_are_refused_by_key() {
             ("num_nextn_predict_layers", json!(2)),
             ("num_nextn_predict_layers", json!("one")),
             ("vocab_size", json!(1u64 << 40)),
+            ("n_routed_experts", json!(1u64 << 31)),
         ];
         for (key, value) in cases {
             let error = refused(family, |config| config[key] = value.clone());
@@ -142,7 +143,12 @@ fn config_values_that_would_compute_something_else_are_refused_by_key() {
                 ["config/value", "bridge/unsupported"].contains(&error.slug()),
                 "{key}: {error}"
             );
-            let named = if key == "num_hidden_layers" { "" } else { key };
+            // Another number of layers contradicts the lists, and those are named.
+            let named = if value == json!(9) {
+                "indexer_types"
+            } else {
+                key
+            };
             assert!(error.to_string().contains(named), "{key}: {error}");
         }
         let error = refused(family, |config| {
@@ -193,6 +199,47 @@ fn the_indexer_list_decides_over_frequency_and_offset_and_says_so() {
             "{notices}"
         );
         assert_eq!(plan.summary().source.tensors, 296);
+    });
+}
+
+#[test]
+fn the_two_numbers_of_the_schedule_follow_the_layers() {
+    both_ways(|family| {
+        let numbers = |change: &dyn Fn(&mut Value)| {
+            let mut config = tiny_config();
+            change(&mut config);
+            let plan = plan_config(family, &config).unwrap();
+            let provider = &plan.spec().provider;
+            let of = |field: &str| provider[field].as_u64().unwrap();
+            let numbers = (
+                of("dsa_indexer_topk_freq"),
+                of("dsa_indexer_skip_topk_offset"),
+            );
+            (numbers, plan.summary().notices.join("\n"))
+        };
+        let ((frequency, offset), notices) = numbers(&|_| ());
+        assert_eq!((frequency, offset), (4, 3));
+        assert!(!notices.contains("run_config.yaml"), "{notices}");
+        let without = |config: &mut Value| {
+            for key in ["index_topk_freq", "index_skip_topk_offset"] {
+                config.as_object_mut().unwrap().remove(key);
+            }
+        };
+        let (found, notices) = numbers(&without);
+        assert_eq!(found, (4, 3));
+        assert!(notices.contains("follow from the layers"), "{notices}");
+        let (found, notices) = numbers(&|config| config["index_topk_freq"] = json!(2));
+        assert_eq!(found, (4, 3));
+        assert!(notices.contains("contradicts indexer_types"), "{notices}");
+        // Full, shared, full, full: no two numbers say so.
+        let (found, notices) = numbers(&|config| {
+            config["indexer_types"][1] = json!("shared");
+        });
+        assert_eq!(found, (4, 3));
+        assert!(
+            notices.contains("no dsa_indexer_topk_freq and offset express these layers"),
+            "{notices}"
+        );
     });
 }
 

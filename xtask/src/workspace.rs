@@ -60,7 +60,14 @@ impl Workspace {
     /// Builds the program and the plugin. In the dev profile: the build is the one that the tests use, and the checkpoint in
     /// the tree is small.
     pub(crate) fn build_rialto(&self) -> Result<()> {
-        self.cargo(["build", "--package", "rialto", "--package", "rialto-glm5"])
+        self.cargo([
+            "build",
+            "--locked",
+            "--package",
+            "rialto",
+            "--package",
+            "rialto-glm5",
+        ])
     }
 
     /// Runs cargo.

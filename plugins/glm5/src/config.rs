@@ -113,7 +113,7 @@ impl ConfigMapping for Glm5 {
         check_required_values(config)?;
         let mut notices = Vec::new();
         let model = read_model(config, options, &mut notices)?;
-        let provider = provider(config, &model)?;
+        let provider = provider(config, &model, &mut notices)?;
         let is_unread = |key: &&String| {
             !KNOWN_KEYS.contains(&key.as_str())
                 && !REQUIRED_VALUES.iter().any(|(known, _)| known == key)
@@ -190,8 +190,8 @@ fn indexers(config: &RawConfig, notices: &mut Vec<String>) -> Result<Vec<Indexer
     let layers = config.integer("num_hidden_layers")?;
     let count = usize::try_from(layers)
         .ok()
-        .filter(|count| (1..=100_000).contains(count));
-    let count = count.ok_or_else(|| config.wrong("num_hidden_layers", "1 to 100000"))?;
+        .filter(|count| (1..=10_000).contains(count));
+    let count = count.ok_or_else(|| config.wrong("num_hidden_layers", "1 to 10000"))?;
     let mut sources: Vec<(&str, Vec<Indexer>)> = Vec::new();
     for (key, full, shared) in [
         ("indexer_types", "full", "shared"),
@@ -210,22 +210,8 @@ fn indexers(config: &RawConfig, notices: &mut Vec<String>) -> Result<Vec<Indexer
         check_length(key, read.len(), count)?;
         sources.push((key, read));
     }
-    if let Some(frequency) = config.optional_integer("index_topk_freq")? {
-        let offset = config
-            .optional_integer("index_skip_topk_offset")?
-            .unwrap_or(2);
-        let is_full = |layer: u64| {
-            (layer + 1)
-                .saturating_sub(offset)
-                .is_multiple_of(frequency.max(1))
-        };
-        let read = (0..layers).map(|layer| {
-            if is_full(layer) {
-                Indexer::Full
-            } else {
-                Indexer::Shared
-            }
-        });
+    if let Some(sharing) = Sharing::read(config)? {
+        let read = (0..layers).map(|layer| sharing.indexer(layer));
         sources.push(("index_topk_freq and index_skip_topk_offset", read.collect()));
     }
     let mut sources = sources.into_iter();
@@ -250,6 +236,90 @@ fn indexers(config: &RawConfig, notices: &mut Vec<String>) -> Result<Vec<Indexer
         });
     }
     Ok(decided)
+}
+
+/// A schedule of indexers as two numbers: layer `i` has its own if `max(i + 1 - offset, 0)` is a multiple of `frequency`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sharing {
+    frequency: u64,
+    offset: u64,
+}
+
+impl Sharing {
+    /// Every layer has its own.
+    const NONE: Sharing = Sharing {
+        frequency: 1,
+        offset: 0,
+    };
+
+    /// What the config says, if it does. A frequency of 0 means 1, and an offset that is not given is 2, as transformers has it.
+    fn read(config: &RawConfig) -> Result<Option<Sharing>, Error> {
+        let offset = config.optional_integer("index_skip_topk_offset")?;
+        let frequency = config.optional_integer("index_topk_freq")?;
+        Ok(frequency.map(|frequency| Sharing {
+            frequency: frequency.max(1),
+            offset: offset.unwrap_or(if frequency > 1 { 2 } else { 0 }),
+        }))
+    }
+
+    /// The two numbers of a schedule, if there are any: the leading full layers give the offset, the next one the frequency.
+    fn express(layers: &[Layer]) -> Option<Sharing> {
+        let full = |layer: &Layer| layer.indexer == Indexer::Full;
+        let Some(first_shared) = layers.iter().position(|layer| !full(layer)) else {
+            return Some(Sharing::NONE);
+        };
+        let next = layers[first_shared..].iter().position(full);
+        let sharing = Sharing {
+            offset: first_shared as u64,
+            // Without another full layer any number does that the layers do not reach.
+            frequency: next.unwrap_or(layers.len() - first_shared) as u64 + 1,
+        };
+        sharing.is_of(layers).then_some(sharing)
+    }
+
+    fn indexer(self, layer: u64) -> Indexer {
+        let is_full = (layer + 1)
+            .saturating_sub(self.offset)
+            .is_multiple_of(self.frequency);
+        if is_full {
+            Indexer::Full
+        } else {
+            Indexer::Shared
+        }
+    }
+
+    fn is_of(self, layers: &[Layer]) -> bool {
+        (0..)
+            .zip(layers)
+            .all(|(at, layer)| self.indexer(at) == layer.indexer)
+    }
+}
+
+/// The two numbers for Megatron, which knows no list: the config's own if they are true of the layers, else those that are.
+fn sharing(
+    config: &RawConfig,
+    layers: &[Layer],
+    notices: &mut Vec<String>,
+) -> Result<Sharing, Error> {
+    let given = Sharing::read(config)?;
+    if let Some(given) = given.filter(|given| given.is_of(layers)) {
+        return Ok(given);
+    }
+    let Some(found) = Sharing::express(layers) else {
+        notices.push(
+            "run_config.yaml: no dsa_indexer_topk_freq and offset express these layers; the config's are kept, \
+             and a model built from them has other indexers"
+                .to_owned(),
+        );
+        return Ok(given.unwrap_or(Sharing::NONE));
+    };
+    if found != Sharing::NONE {
+        let Sharing { frequency, offset } = found;
+        notices.push(format!(
+            "run_config.yaml: dsa_indexer_topk_freq {frequency} and offset {offset} follow from the layers, not from the config"
+        ));
+    }
+    Ok(found)
 }
 
 /// The feed-forward part of every layer: `mlp_layer_types` decides, then `first_k_dense_replace`.
@@ -352,7 +422,7 @@ fn read_model(
         v_head_dim: positive(config, "v_head_dim")?,
         index_n_heads: positive(config, "index_n_heads")?,
         index_head_dim: positive(config, "index_head_dim")?,
-        n_routed_experts: positive(config, "n_routed_experts")?,
+        n_routed_experts: bounded(config, "n_routed_experts", 1 << 16)?,
         n_shared_experts: positive(config, "n_shared_experts")?,
         moe_intermediate_size: positive(config, "moe_intermediate_size")?,
         layers: indexers
@@ -365,13 +435,17 @@ fn read_model(
     })
 }
 
-/// Sizes up to 2^31, so that no product of four of them overflows the arithmetic of the weight map.
+/// A size: from 1 up to 2^31, so that twice the product of any two fits in 64 bits.
 fn positive(config: &RawConfig, key: &str) -> Result<u64, Error> {
+    bounded(config, key, 1 << 31)
+}
+
+fn bounded(config: &RawConfig, key: &str, most: u64) -> Result<u64, Error> {
     let value = config.integer(key)?;
-    if (1..=1 << 31).contains(&value) {
+    if (1..=most).contains(&value) {
         Ok(value)
     } else {
-        Err(config.wrong(key, "1 to 2147483648"))
+        Err(config.wrong(key, &format!("1 to {most}")))
     }
 }
 
@@ -397,7 +471,12 @@ fn rotary_base(config: &RawConfig) -> Result<Value, Error> {
 }
 
 /// The provider's fields: those that the config decides, over those that are the same for every model.
-fn provider(config: &RawConfig, model: &Model) -> Result<Map<String, Value>, Error> {
+fn provider(
+    config: &RawConfig,
+    model: &Model,
+    notices: &mut Vec<String>,
+) -> Result<Map<String, Value>, Error> {
+    let sharing = sharing(config, &model.layers, notices)?;
     let number = |key: &str| match config.value(key) {
         Some(value) if value.is_number() => Ok(value.clone()),
         _ => Err(config.wrong(key, "a number")),
@@ -415,9 +494,9 @@ fn provider(config: &RawConfig, model: &Model) -> Result<Map<String, Value>, Err
         "dsa_indexer_n_heads": model.index_n_heads,
         "dsa_indexer_rope_interleaved": true,
         // In layers of the source model, as Megatron-Bridge keeps them.
-        "dsa_indexer_skip_topk_offset": config.optional_integer("index_skip_topk_offset")?.unwrap_or(0),
+        "dsa_indexer_skip_topk_offset": sharing.offset,
         "dsa_indexer_topk": config.integer("index_topk")?,
-        "dsa_indexer_topk_freq": config.optional_integer("index_topk_freq")?.unwrap_or(1),
+        "dsa_indexer_topk_freq": sharing.frequency,
         "ffn_hidden_size": model.intermediate_size,
         "hidden_size": model.hidden_size,
         "init_method_std": number("initializer_range")?,

@@ -16,16 +16,17 @@ pub struct Release {
     pub is_mapped: bool,
 }
 
-/// The family's differences, all of them, in one table. A config says which row it is by what it holds, not by a name.
+/// The family's differences, all of them, in one table. A config says which row it is by what it holds, not by a name;
+/// releases that no config tells apart share a row.
 pub const RELEASES: &[Release] = &[
     Release {
-        name: "glm-5",
+        name: "glm-5 or glm-5.1",
         shares_indexers: false,
         is_fp8: false,
         is_mapped: false,
     },
     Release {
-        name: "glm-5-fp8",
+        name: "glm-5-fp8 or glm-5.1-fp8",
         shares_indexers: false,
         is_fp8: true,
         is_mapped: false,
@@ -37,7 +38,7 @@ pub const RELEASES: &[Release] = &[
         is_mapped: true,
     },
     Release {
-        name: "glm-5.3",
+        name: "glm-5.2-fp8 or glm-5.3",
         shares_indexers: true,
         is_fp8: true,
         is_mapped: false,

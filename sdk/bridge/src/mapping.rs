@@ -410,7 +410,12 @@ impl Mapping {
             if let Some(&position) = positions.get(tensor.name.as_str()) {
                 let stored = &inventory[position];
                 claimed.insert(position);
-                for codec in codecs.iter().filter(|codec| codec.stored == stored.dtype) {
+                let rule = self.rule(tensor.rule);
+                let codec = codecs.iter().find(|codec| codec.stored == stored.dtype);
+                let dtype = codec.map_or(stored.dtype, |codec| codec.decoded);
+                // Left out or not, what is there must be what the rule says: another shape is another model.
+                check_stored(&tensor.shape, rule, dtype, stored, &mut violations);
+                if let Some(codec) = codec {
                     let companion = |suffix: &String| {
                         positions
                             .get(format!("{}{suffix}", tensor.name).as_str())

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
+/// Most chunks of one param.
+const LIMIT: u64 = 1 << 20;
+
 /// Sizes of the parallel dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -151,6 +154,17 @@ impl Placement {
                 return Err(unsupported(what, &ranks.to_string(), &fits.join(", ")));
             };
             counts[cut.axis] = if cut.is_stacked { extent } else { fragments };
+        }
+        let total = counts
+            .iter()
+            .try_fold(1u64, |total, &count| total.checked_mul(count));
+        if total.is_none_or(|total| total > LIMIT) {
+            let found = format!("{counts:?} along the axes of {shape}");
+            return Err(unsupported(
+                format!("chunks of {param}"),
+                &found,
+                &format!("up to {LIMIT}"),
+            ));
         }
         let sizes: Vec<u64> = shape
             .extents()

@@ -51,8 +51,13 @@ impl WeightMap {
     }
 }
 
+/// Most pieces and objects of a map: ten times those of the largest models known.
+const LIMIT: u64 = 1 << 20;
+
 #[derive(Default)]
 struct Expansion {
+    /// Pieces and objects of the rules counted so far.
+    expanded: u64,
     rules: Vec<RuleInfo>,
     tensors: Vec<TensorDecl>,
     tensor_positions: HashMap<String, usize>,
@@ -130,6 +135,7 @@ impl Expansion {
             .map(|part| ReadPart::read(part, rule.shape.len()))
             .collect::<Result<_, _>>()?;
         let shape = Shape::new(rule.shape.clone());
+        self.count(rule)?;
         for bindings in combinations(&rule.scope, &[]) {
             if rule.skip.is_some() {
                 for part in &parts {
@@ -146,6 +152,35 @@ impl Expansion {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a map that would expand beyond [`LIMIT`], before it does.
+    fn count(&mut self, rule: &MapRule) -> Result<(), Error> {
+        let values = |scope: &Scope| {
+            let lengths = scope
+                .indices()
+                .iter()
+                .map(|index| index.values.len() as u64);
+            lengths.fold(1u64, u64::saturating_mul)
+        };
+        let objects = match rule.state.as_ref().map(|state| state.axis) {
+            Some(Some(axis)) => rule.shape.get(axis).copied().unwrap_or_default(),
+            Some(None) => 1,
+            None => 0,
+        };
+        let pieces = rule.parts.iter().map(|part| values(&part.scope));
+        let each = pieces.fold(objects, u64::saturating_add).max(1);
+        self.expanded = self
+            .expanded
+            .saturating_add(values(&rule.scope).saturating_mul(each));
+        if self.expanded <= LIMIT {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            what: format!("a weight map of this size, at rule {}", rule.name),
+            found: format!("{} pieces and objects", self.expanded),
+            supported: format!("up to {LIMIT}"),
+        })
     }
 
     fn add_param(&mut self, name: String, shape: &Shape, rule: usize) -> usize {

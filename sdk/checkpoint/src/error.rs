@@ -477,6 +477,32 @@ pub enum Error {
         /// The tensor or object.
         location: Location,
     },
+    /// Stored bytes are not those that their writer took the checksum of.
+    #[error("checksum of the stored bytes is {found:08x}, expected {expected:08x}{location}")]
+    Checksum {
+        /// The item and its data.
+        location: Location,
+        /// The checksum recorded beside the bytes.
+        expected: u32,
+        /// The checksum of the bytes.
+        found: u32,
+    },
+    /// A directory, a pipe or a device where a file is needed.
+    #[error("not a regular file{location}")]
+    NotRegular {
+        /// What is there.
+        location: Location,
+    },
+    /// The file system of the target has less room than is needed.
+    #[error("{available} bytes are free for {location}, {needed} are needed")]
+    NoSpace {
+        /// The target.
+        location: String,
+        /// Bytes that will be written.
+        needed: u64,
+        /// Bytes that the file system offers.
+        available: u64,
+    },
     /// A provider field that has no YAML form.
     #[error("run_config.yaml cannot be written: {reason}")]
     RunConfig {
@@ -671,6 +697,9 @@ kinds! {
     TrackerMalformed 4 "torch_dist/tracker-malformed";
     TrackerDangling 2 "torch_dist/tracker-dangling";
     PlanConflict 1 "torch_dist/plan-conflict";
+    Checksum 4 "torch_dist/checksum";
+    NotRegular 4 "store/not-regular";
+    NoSpace 5 "store/no-space";
     RunConfig 1 "torch_dist/run-config";
 }
 
@@ -694,6 +723,10 @@ impl Error {
             }
             Error::ForeignPartial { .. } => {
                 "move it away, or choose another target; rialto deletes only what it made".to_owned()
+            }
+            Error::NotDirectory { .. } => "give a directory; a file is never replaced".to_owned(),
+            Error::NoSpace { .. } => {
+                "free space, or choose a target on another file system".to_owned()
             }
             Error::Overlap { .. } => {
                 "choose a target outside the source: the source is never written to".to_owned()
@@ -725,6 +758,11 @@ impl Error {
             // --- torch_dist ---
             Error::PickleOpcode { .. } | Error::PickleLimit { .. } => {
                 "no checkpoint writer makes such a pickle; do not load this file with PyTorch".to_owned()
+            }
+            Error::Checksum { .. } => {
+                "the file was damaged after it was written; copy it again. PyTorch can be told to write no true \
+                 checksums: for such a checkpoint, `--ignore-checksums`"
+                    .to_owned()
             }
             Error::NotTorchSave { .. } => {
                 "files that PyTorch wrote with serialization_format=SAFETENSORS are not torch_dist; \

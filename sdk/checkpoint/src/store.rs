@@ -84,6 +84,11 @@ pub trait Store: Debug + Send + Sync {
     /// caches), and so are directories reached by a symbolic link; a link to a regular file counts as one.
     fn files(&self) -> Result<Vec<FileEntry>, Error>;
 
+    /// Directories below that are links: what lies in them is not listed. In order of name; a store without links has none.
+    fn linked_directories(&self) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+
     /// Opens a file by its name in the store. Errors: [`Error::NotFound`], [`Error::UnsafeName`], [`Error::Read`].
     fn open(&self, name: &str) -> Result<Box<dyn Source>, Error>;
 }
@@ -97,6 +102,14 @@ pub trait Target: Debug + Send + Sync {
 
     /// Creates a file, and the directories above it. Errors: [`Error::UnsafeName`], [`Error::Write`] if it exists already.
     fn create(&self, name: &str) -> Result<Box<dyn Sink>, Error>;
+
+    /// Asks for room before anything is written; a store that cannot know has enough.
+    ///
+    /// Errors: [`Error::NoSpace`] if there is less than `needed` bytes.
+    fn require_bytes(&self, needed: u64) -> Result<(), Error> {
+        let _ = needed;
+        Ok(())
+    }
 
     /// Makes everything durable, then makes it appear under the final name in one step.
     fn commit(self: Box<Self>) -> Result<(), Error>;

@@ -29,7 +29,7 @@ fn version() -> String {
 /// Options of every command.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// Print the result as one JSON document on stdout, also on failure
+    /// Print the result as one JSON document on stdout, also on failure; help and version stay text
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// A plugin library to look in first; may be given more than once
@@ -117,6 +117,19 @@ pub(crate) struct ImportOptions {
 }
 
 impl ImportOptions {
+    /// Options that an import alone knows and that were given another value than the default.
+    pub(crate) fn only_of_import(&self) -> Vec<&'static str> {
+        let given = [
+            ("--tp", self.tp != 1),
+            ("--pp", self.pp != 1),
+            ("--ep", self.ep != 1),
+            ("--etp", self.etp != 1),
+            ("--mtp", matches!(self.mtp, Mtp::Drop)),
+        ];
+        let given = given.into_iter().filter(|(_, is_given)| *is_given);
+        given.map(|(name, _)| name).collect()
+    }
+
     pub(crate) fn resolve(&self) -> Options {
         let mesh = Mesh {
             tp: self.tp,
@@ -187,6 +200,9 @@ pub(crate) struct ExportFlags {
     /// Largest shard, such as 5GiB or 500MB
     #[arg(long, value_name = "SIZE", default_value = "5GiB")]
     max_shard_size: ByteSize,
+    /// Do not compare the checkpoint's bytes with the checksums recorded beside them
+    #[arg(long)]
+    ignore_checksums: bool,
 }
 
 impl ExportFlags {
@@ -194,6 +210,7 @@ impl ExportFlags {
         ExportOptions {
             dtype: self.dtype.resolve(),
             max_shard_bytes: self.max_shard_size.as_u64(),
+            verifies_checksums: !self.ignore_checksums,
         }
     }
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rialto_engine::Progress;
 
-use crate::output::{Output, bytes};
+use crate::interrupt;
+use crate::output::{Output, bytes, printable};
 
 /// How often a line is printed where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -54,7 +55,7 @@ impl Progress for Bar<'_> {
         let style = "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} eta {eta}";
         self.with(|state| {
             state.bar.set_length(total_bytes);
-            state.bar.set_message(what.to_owned());
+            state.bar.set_message(printable(what));
             if let (true, Ok(style)) = (state.is_terminal, ProgressStyle::with_template(style)) {
                 state.bar.set_style(style);
                 state.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -80,5 +81,9 @@ impl Progress for Bar<'_> {
 
     fn end(&self) {
         self.with(|state| state.bar.finish_and_clear());
+    }
+
+    fn is_cancelled(&self) -> bool {
+        interrupt::is_asked()
     }
 }

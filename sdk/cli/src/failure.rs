@@ -52,6 +52,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self.code {
             _ if self.slug.starts_with("plugin/") => 4,
+            _ if self.slug.starts_with("config/") => 3,
             1 => USAGE,
             2 | 3 | 4 | 10 => 3,
             5 | 6 => 6,
@@ -90,7 +91,7 @@ impl From<rialto_host::Error> for Failure {
             slug: error.slug().to_owned(),
             message: error.to_string(),
             help: error.help(),
-            findings: Vec::new(),
+            findings: error.findings(),
             report: None,
         }
     }
@@ -130,5 +131,11 @@ mod tests {
             ..Failure::own(WRONG_USAGE, String::new())
         };
         assert_eq!(plugin.exit_code(), 4);
+        let config = Failure {
+            code: 13,
+            slug: "config/value".to_owned(),
+            ..Failure::own(WRONG_USAGE, String::new())
+        };
+        assert_eq!(config.exit_code(), 3);
     }
 }

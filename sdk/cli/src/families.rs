@@ -9,15 +9,17 @@ use crate::arguments::Common;
 use crate::failure::Failure;
 use crate::output::Output;
 
+/// Where plugins are looked for.
+pub(crate) fn search_path(common: &Common) -> SearchPath {
+    let given = common.plugin.iter();
+    given.fold(SearchPath::from_environment(), |path, file| {
+        path.plugin(file)
+    })
+}
+
 /// Loads what is found on the search path. Files that are no plugin do not stop the others, unless given by `--plugin`.
 pub(crate) fn registry(common: &Common) -> Result<Registry, Failure> {
-    let path = common
-        .plugin
-        .iter()
-        .fold(SearchPath::from_environment(), |path, file| {
-            path.plugin(file)
-        });
-    Ok(Registry::search(&path)?)
+    Ok(Registry::search(&search_path(common))?)
 }
 
 /// The family of a config; says which one and why.

@@ -8,6 +8,7 @@ mod bar;
 mod command;
 mod failure;
 mod families;
+mod interrupt;
 mod output;
 mod places;
 mod report;
@@ -15,9 +16,11 @@ mod report;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::arguments::{Arguments, Command};
+use crate::failure::Failure;
 use crate::output::Output;
 
 fn main() -> ExitCode {
@@ -42,15 +45,7 @@ fn main() -> ExitCode {
 fn usage(error: &clap::Error) -> ExitCode {
     let asked_for_json = std::env::args_os().any(|argument| argument == "--json");
     if asked_for_json && error.use_stderr() {
-        let rendered = error.render().to_string();
-        let message = rendered
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .trim_start_matches("error: ")
-            .to_owned();
-        let failure = failure::Failure::own(failure::WRONG_USAGE, message);
-        return Output::json().finish(Err(failure));
+        return Output::json().finish(Err(wrong_usage(error)));
     }
     // Nothing can be done about a closed terminal.
     let _ = error.print();
@@ -59,6 +54,34 @@ fn usage(error: &clap::Error) -> ExitCode {
     } else {
         ExitCode::SUCCESS
     }
+}
+
+/// What clap prints over several lines, as one message and one help.
+fn wrong_usage(error: &clap::Error) -> Failure {
+    let rendered = error.render().to_string();
+    let help = ["tip: ", "Usage: "].map(|start| {
+        let mut lines = rendered.lines().map(str::trim);
+        lines.find(|line| line.starts_with(start))
+    });
+    let help: Vec<&str> = help.into_iter().flatten().collect();
+    let message = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // All of the help stands in place of a message.
+        "a command is missing".to_owned()
+    } else {
+        let mut lines = rendered.lines();
+        let first = lines.next().unwrap_or_default();
+        let names = lines.take_while(|line| line.starts_with(' '));
+        let names: Vec<&str> = names.map(str::trim).collect();
+        let message = format!(
+            "{} {}",
+            first.trim_start_matches("error: "),
+            names.join(", ")
+        );
+        message.trim_end().to_owned()
+    };
+    let mut failure = Failure::own(failure::WRONG_USAGE, message);
+    failure.help = (!help.is_empty()).then(|| help.join("; "));
+    failure
 }
 
 fn listen(arguments: &Arguments) {

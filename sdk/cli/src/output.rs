@@ -45,7 +45,7 @@ impl Output {
     /// The result of a command that has succeeded.
     pub(crate) fn result(&self, report: &impl Report) -> Result<(), Failure> {
         if !self.is_json {
-            return write_out(&report.lines().join("\n"));
+            return write_lines(report);
         }
         let value = serde_json::to_value(report)
             .map_err(|error| Failure::own(INTERNAL, error.to_string()))?;
@@ -67,7 +67,7 @@ impl Output {
                     .map_err(|error| Failure::own(INTERNAL, error.to_string()))?,
             );
         } else {
-            write_out(&report.lines().join("\n"))?;
+            write_lines(report)?;
         }
         Err(failure)
     }
@@ -76,7 +76,7 @@ impl Output {
     pub(crate) fn note(&self, text: &str) {
         if !self.is_quiet {
             // Nothing can be done about a closed stderr.
-            let _ = writeln!(anstream::stderr(), "{text}");
+            let _ = writeln!(anstream::stderr(), "{}", brief(text));
         }
     }
 
@@ -91,12 +91,48 @@ impl Output {
         }
         let bold_red = "\u{1b}[1;31m";
         let mut stderr = anstream::stderr();
-        let _ = writeln!(stderr, "{bold_red}error:\u{1b}[0m {}", failure.message);
+        let _ = writeln!(
+            stderr,
+            "{bold_red}error:\u{1b}[0m {}",
+            brief(&failure.message)
+        );
         if let Some(help) = &failure.help {
-            let _ = writeln!(stderr, "  help: {help}");
+            let _ = writeln!(stderr, "  help: {}", brief(help));
         }
         ExitCode::from(failure.exit_code())
     }
+}
+
+/// How many characters of a message are printed; a document has all of them.
+const PRINTED: usize = 4_000;
+
+/// One line of text for a terminal. What comes from a file must neither end the line nor steer the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            line.extend(character.escape_debug());
+        } else {
+            line.push(character);
+        }
+    }
+    line
+}
+
+/// A message as it is printed: one line, and cut where nobody reads on.
+fn brief(text: &str) -> String {
+    let mut text = printable(text);
+    let more = text.chars().count().saturating_sub(PRINTED);
+    if let (1.., Some((end, _))) = (more, text.char_indices().nth(PRINTED)) {
+        text.truncate(end);
+        text.push_str(&format!("… ({more} more characters)"));
+    }
+    text
+}
+
+fn write_lines(report: &impl Report) -> Result<(), Failure> {
+    let lines: Vec<String> = report.lines().iter().map(|line| printable(line)).collect();
+    write_out(&lines.join("\n"))
 }
 
 fn write_document(document: Value) -> Result<(), Failure> {
@@ -155,6 +191,22 @@ pub(crate) fn bytes(value: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_other_text_is_as_it_was() {
+        assert_eq!(
+            printable("a\u{1b}[2J\nb\t\u{9b}\\ \"é\" '"),
+            "a\\u{1b}[2J\\nb\\t\\u{9b}\\ \"é\" '"
+        );
+    }
+
+    #[test]
+    fn a_long_message_is_cut_and_says_how_much_is_left() {
+        let whole = "é".repeat(PRINTED);
+        assert_eq!(brief(&whole), whole);
+        let cut = brief(&"é".repeat(PRINTED + 7));
+        assert_eq!(cut, format!("{whole}… (7 more characters)"));
+    }
 
     #[test]
     fn a_table_aligns_names_left_and_numbers_right() {

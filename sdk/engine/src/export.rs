@@ -9,13 +9,15 @@ use rialto_bridge::{
 };
 use rialto_checkpoint::hf::{self, HfPlan, INDEX_FILE};
 use rialto_checkpoint::store::{FileEntry, Store, Subdirectory, Target};
-use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
+use rialto_checkpoint::torch_dist::{
+    METADATA_FILE, RunDirectory, TRACKER_FILE, TorchDistCheckpoint,
+};
 use rialto_tensor::{Dtype, Region};
 use serde_json::Value;
 
 use crate::array::{Array, Bytes, Extent, Handle};
 use crate::assemble::{BAND_BYTES, Part, assemble};
-use crate::side_files::{SOURCE_DIRECTORY, copy, write};
+use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::summary::{self, Direction, Side, Summary};
 use crate::{Error, ExportOptions, Progress, order};
 
@@ -121,33 +123,35 @@ impl MegatronSource {
         &self.checkpoint
     }
 
-    /// Refuses a reference whose sizes are not those of the config kept at import.
+    /// Refuses a reference whose sizes are not those of the config kept at import, and says what else differs.
     fn check_reference(
         &self,
         family: &dyn Bridge,
         spec: &ModelSpec,
         options: &MapOptions,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<String>, Error> {
         let Some(stored) = &self.stored else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let stored = family.map_config(stored, options)?;
         let mut differences = Vec::new();
         let (ours, theirs) = (serde_json::json!(stored.dims), serde_json::json!(spec.dims));
+        // Sizes must agree; other values are the user's to choose, and are named in the notices.
         let pairs = [(&ours, &theirs), (&stored.extra, &spec.extra)];
         for (ours, theirs) in pairs {
-            let fields = ours.as_object().into_iter().flatten();
-            let changed = fields.filter(|(key, value)| theirs.get(key) != Some(value));
-            let line = |(key, value): (&String, &Value)| {
-                let found = theirs
-                    .get(key)
-                    .map_or_else(|| "absent".to_owned(), Value::to_string);
-                format!("{key} is {found} in the reference, {value} at import")
-            };
-            differences.extend(changed.map(line));
+            differences.extend(differing(ours, theirs));
         }
+        differences.sort();
+        differences.dedup();
         if differences.is_empty() {
-            return Ok(());
+            let (ours, theirs) = (
+                Value::Object(stored.provider),
+                Value::Object(spec.provider.clone()),
+            );
+            let lines = differing(&ours, &theirs);
+            return Ok(lines
+                .map(|line| format!("{line}; the reference is followed"))
+                .collect());
         }
         let (reference, place) = (
             self.config.store.name().to_owned(),
@@ -161,6 +165,28 @@ impl MegatronSource {
     }
 }
 
+/// A line for each field that has not one value in both.
+fn differing(ours: &Value, theirs: &Value) -> impl Iterator<Item = String> {
+    let empty = serde_json::Map::new();
+    let fields = [ours, theirs].map(|side| side.as_object().unwrap_or(&empty).clone());
+    let [ours, theirs] = fields;
+    let mut keys: Vec<String> = ours.keys().chain(theirs.keys()).cloned().collect();
+    keys.sort();
+    keys.dedup();
+    let shown = |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), Value::to_string);
+    keys.into_iter().filter_map(move |key| {
+        let (ours, theirs) = (ours.get(&key), theirs.get(&key));
+        let line = || {
+            format!(
+                "{key} is {} in the reference, {} at import",
+                shown(theirs),
+                shown(ours)
+            )
+        };
+        (ours != theirs).then(line)
+    })
+}
+
 /// All that an export will do, before it does anything.
 #[derive(Debug)]
 pub struct ExportPlan {
@@ -169,6 +195,7 @@ pub struct ExportPlan {
     mapping: Mapping,
     binding: ParamBinding,
     inventory: Vec<StoredTensor>,
+    verifies_checksums: bool,
     /// For each tensor of `files`, its position in the mapping.
     ordered: Vec<usize>,
     files: HfPlan,
@@ -200,7 +227,7 @@ impl ExportPlan {
             spec = family.map_config(config, &map_options)?;
             mapping = family.weight_map(&spec)?.resolve()?;
         }
-        source.check_reference(family, &spec, &map_options)?;
+        let reference_notices = source.check_reference(family, &spec, &map_options)?;
         let binding = mapping.bind_params(&inventory)?;
 
         let mut ordered: Vec<usize> = (0..mapping.tensors().len()).collect();
@@ -252,6 +279,7 @@ impl ExportPlan {
         for (_, dtype, shape) in &tensors {
             summary.target.add(shape.elements()?, *dtype);
         }
+        summary.notices.extend(reference_notices);
         summary.notices.extend(summary::spec_notices(&spec));
         summary
             .notices
@@ -266,6 +294,7 @@ impl ExportPlan {
             mapping,
             binding,
             inventory,
+            verifies_checksums: options.verifies_checksums,
             ordered,
             files,
             summary,
@@ -288,6 +317,9 @@ impl ExportPlan {
     ///
     /// Errors: what the stores say; [`Error::Cancelled`]. After any error the target is as it was before.
     pub fn run(&self, target: Box<dyn Target>, progress: &dyn Progress) -> Result<(), Error> {
+        let data: u64 = self.files.shards.iter().map(|shard| shard.len).sum();
+        let beside = self.files.index_bytes.len() as u64;
+        target.require_bytes(data + beside + total_bytes(&self.source.config.side_files))?;
         progress.begin("export", self.summary.target.bytes);
         let written = self.write_all(target.as_ref(), progress);
         progress.end();
@@ -324,7 +356,13 @@ impl ExportPlan {
             hf::CONFIG_FILE,
             config.config.edited(&self.edits).as_bytes(),
         )?;
-        copy(config.store.as_ref(), &config.side_files, target, "")?;
+        copy(
+            config.store.as_ref(),
+            &config.side_files,
+            target,
+            "",
+            progress,
+        )?;
         write(target, INDEX_FILE, &self.files.index_bytes)
     }
 
@@ -369,6 +407,10 @@ impl ExportPlan {
         let extents = touched.map(|chunk| {
             let located = checkpoint.locate(&stored.name, chunk)?;
             let source = checkpoint.source(&chunk.file)?;
+            // The bytes are read again right after, from the page cache: a chunk is a matrix, not a checkpoint.
+            if self.verifies_checksums {
+                located.verify(source.as_ref(), &stored.name)?;
+            }
             let bytes = match located.dense_bytes() {
                 Some(range) => Bytes::File {
                     source: Handle::Shared(source),
@@ -445,10 +487,11 @@ fn edit_notice(edit: &ConfigEdit, config: &RawConfig) -> String {
     )
 }
 
-/// Whether a directory looks like a Hugging Face one rather than a Megatron one.
+/// Whether a directory looks like a Hugging Face one rather than a Megatron one: a tracker or `.metadata` decides against it,
+/// whatever lies beside them.
 pub fn is_hugging_face(store: &dyn Store) -> Result<bool, Error> {
-    Ok(store
-        .files()?
-        .iter()
-        .any(|file| [hf::CONFIG_FILE, INDEX_FILE, hf::SINGLE_FILE].contains(&file.name.as_str())))
+    let files = store.files()?;
+    let holds = |names: &[&str]| files.iter().any(|file| names.contains(&file.name.as_str()));
+    Ok(!holds(&[TRACKER_FILE, METADATA_FILE])
+        && holds(&[hf::CONFIG_FILE, INDEX_FILE, hf::SINGLE_FILE]))
 }

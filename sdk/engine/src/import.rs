@@ -15,7 +15,7 @@ use rialto_checkpoint::torch_dist::{self, Body, Content, FilePlan, PlannedItem, 
 use rialto_tensor::{Dtype, Region, Shape};
 
 use crate::assemble::{BAND_BYTES, Part, assemble};
-use crate::side_files::{SOURCE_DIRECTORY, copy, write};
+use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::summary::{self, Direction, Side, Skipped, Summary};
 use crate::{Error, Options, Progress, encoded, order};
 
@@ -147,6 +147,9 @@ impl ImportPlan {
                 place: "the source".to_owned(),
             });
         };
+        let data: u64 = self.files.files().iter().map(|file| file.len).sum();
+        let beside = self.metadata.len() as u64 + total_bytes(source.side_files());
+        target.require_bytes(data + beside)?;
         progress.begin("import", self.summary.target.bytes);
         let written = self.write_all(family, source, target.as_ref(), progress);
         progress.end();
@@ -172,7 +175,13 @@ impl ImportPlan {
             &format!("{kept}config.json"),
             self.config.text().as_bytes(),
         )?;
-        copy(source.store().as_ref(), source.side_files(), target, &kept)?;
+        copy(
+            source.store().as_ref(),
+            source.side_files(),
+            target,
+            &kept,
+            progress,
+        )?;
         write(
             target,
             &inside("common.pt"),

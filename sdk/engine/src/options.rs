@@ -67,6 +67,8 @@ pub struct ExportOptions {
     pub dtype: DtypeChoice,
     /// Largest shard, in bytes of tensors; a larger tensor gets a shard of its own.
     pub max_shard_bytes: u64,
+    /// Whether the checksums that the checkpoint's writer recorded are compared before its bytes are used.
+    pub verifies_checksums: bool,
 }
 
 impl Default for ExportOptions {
@@ -74,6 +76,7 @@ impl Default for ExportOptions {
         ExportOptions {
             dtype: DtypeChoice::Keep,
             max_shard_bytes: 5 << 30,
+            verifies_checksums: true,
         }
     }
 }

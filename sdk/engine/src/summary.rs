@@ -106,8 +106,8 @@ pub struct Summary {
 pub(crate) fn groups(mapping: &Mapping) -> Result<Vec<Group>, Error> {
     let mut names: Vec<&str> = Vec::new();
     let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
-    let skipped = mapping.rules().iter().filter(|rule| rule.skip.is_none());
-    for rule in skipped {
+    let mapped = mapping.rules().iter().filter(|rule| rule.skip.is_none());
+    for rule in mapped {
         if !names.contains(&rule.group.as_str()) {
             names.push(&rule.group);
             groups.insert(

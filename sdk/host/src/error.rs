@@ -179,9 +179,11 @@ pub enum Error {
     },
     /// No plugin takes the config.
     #[error(
-        "no plugin takes architecture {}, available: {}",
+        "no plugin takes architecture {}, available: {}{}{}",
         listed(found),
-        listed(available)
+        listed(available),
+        shown("said no", reasons),
+        shown("refused", refused)
     )]
     Unclaimed {
         /// Architectures in the config.
@@ -190,8 +192,11 @@ pub enum Error {
         available: Vec<String>,
         /// What each plugin said, as `name: reason`.
         reasons: Vec<String>,
+        /// Why each file that was found is no usable plugin; every text names its file.
+        refused: Vec<String>,
     },
-    /// No plugin takes the config, and at least one failed when asked.
+    /// No plugin takes the config, and at least one failed when asked. A plugin that finds fault with the config passes its
+    /// own kind on.
     #[error("plugin {} failed when asked for its claim: {reason}", file.display())]
     Claim {
         /// The file.
@@ -208,9 +213,30 @@ fn listed(names: &[String]) -> String {
     names.join(", ")
 }
 
+/// How many reasons a message shows; all of them are in the value.
+const SHOWN: usize = 3;
+
+/// The first few reasons, as the end of a message.
+fn shown(what: &str, reasons: &[String]) -> String {
+    if reasons.is_empty() {
+        return String::new();
+    }
+    let first: Vec<&str> = reasons.iter().take(SHOWN).map(String::as_str).collect();
+    let mut text = format!("; {what}: {}", first.join("; "));
+    if reasons.len() > SHOWN {
+        text.push_str(&format!("; and {} more", reasons.len() - SHOWN));
+    }
+    text
+}
+
+/// Whether a plugin's error is about the config, not about the plugin.
+fn is_about_config(reason: &rialto_bridge::Error) -> bool {
+    reason.slug().starts_with("config/")
+}
+
 impl Error {
     /// Kinds of this crate as (slug, code); `docs/errors.md` lists them. The code of a kind that passes on a plugin's
-    /// panic is 12.
+    /// panic is 12, and that of a failed claim is the plugin's own.
     pub const KINDS: &'static [(&'static str, u32)] = &[
         ("plugin/not-found", 2),
         ("plugin/io", 5),
@@ -253,7 +279,7 @@ impl Error {
 
     /// The stable name of this kind of error; see `docs/errors.md`.
     #[must_use]
-    pub fn slug(&self) -> &'static str {
+    pub fn slug(&self) -> &str {
         match self {
             Error::NotFound { .. } => "plugin/not-found",
             Error::Io { .. } => "plugin/io",
@@ -274,6 +300,7 @@ impl Error {
             Error::Table { .. } => "plugin/table",
             Error::Describe { .. } => "plugin/describe",
             Error::Unclaimed { .. } => "plugin/unclaimed",
+            Error::Claim { reason, .. } if is_about_config(reason) => reason.slug(),
             Error::Claim { .. } => "plugin/claim",
         }
     }
@@ -295,6 +322,11 @@ impl Error {
             Error::PanicStrategy { .. } => {
                 "build the plugin with panic = \"unwind\" in its cargo profile"
             }
+            Error::Unclaimed {
+                available, refused, ..
+            } if available.is_empty() && !refused.is_empty() => {
+                "every plugin that was found is refused: mend one, or name another with --plugin"
+            }
             Error::Unclaimed { available, .. } if available.is_empty() => {
                 "no plugin was found: name one with --plugin, or list a folder in RIALTO_PLUGIN_PATH"
             }
@@ -307,6 +339,17 @@ impl Error {
         Some(text.to_owned())
     }
 
+    /// Every reason of [`Error::Unclaimed`], where the message shows the first few; empty for all others.
+    #[must_use]
+    pub fn findings(&self) -> Vec<String> {
+        match self {
+            Error::Unclaimed {
+                reasons, refused, ..
+            } => reasons.iter().chain(refused).cloned().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The long text behind [`Error::Layout`], for a user who asks for all of it.
     #[must_use]
     pub fn layout_report(&self) -> Option<&str> {
@@ -314,5 +357,51 @@ impl Error {
             Error::Layout { mismatch, .. } => Some(&mismatch.report),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim_failed(code: u32, slug: &str) -> Error {
+        let reason = rialto_bridge::Error::Plugin {
+            code,
+            slug: slug.to_owned(),
+            message: "no".to_owned(),
+            help: Some("look".to_owned()),
+        };
+        Error::Claim {
+            file: "/p.so".into(),
+            reason: Box::new(reason),
+        }
+    }
+
+    #[test]
+    fn a_claim_that_fails_for_the_config_keeps_its_kind() {
+        let error = claim_failed(4, "config/value");
+        assert_eq!((error.code(), error.slug()), (4, "config/value"));
+        assert_eq!(error.help().as_deref(), Some("look"));
+        let error = claim_failed(7, "mine/own");
+        assert_eq!((error.code(), error.slug()), (7, "plugin/claim"));
+    }
+
+    #[test]
+    fn an_unclaimed_config_says_why_of_the_first_few() {
+        let names = |letter: &str| (0..5).map(|at| format!("{letter}{at}")).collect::<Vec<_>>();
+        let error = Error::Unclaimed {
+            found: vec!["X".to_owned()],
+            available: Vec::new(),
+            reasons: names("a"),
+            refused: names("b"),
+        };
+        assert_eq!(
+            error.to_string(),
+            "no plugin takes architecture X, available: none; said no: a0; a1; a2; and 2 more; \
+             refused: b0; b1; b2; and 2 more"
+        );
+        assert_eq!(error.findings().len(), 10);
+        let help = error.help().unwrap_or_default();
+        assert!(help.contains("refused"), "{help}");
     }
 }

@@ -116,8 +116,9 @@ impl Library {
         }
         let bridge = layout::TABLES
             .iter()
-            .find(|table| table.name == "BridgeTable");
-        for &(entry, offset) in bridge.map_or(&[][..], |table| table.fields) {
+            .find(|table| table.name == "BridgeTable")
+            .expect("the list of tables has the one that every plugin must fill");
+        for &(entry, offset) in bridge.fields {
             let place = handle
                 .table
                 .wrapping_byte_add(offset)

@@ -92,38 +92,36 @@ impl SearchPath {
         self
     }
 
-    /// Every file to try, in order, and every entry that is none.
-    fn candidates(&self) -> Vec<(Origin, Result<PathBuf, Error>)> {
-        let mut found: Vec<_> = self
-            .explicit
-            .iter()
-            .map(|file| (Origin::Explicit, Ok(file.clone())))
-            .collect();
-        for entry in self.variable.iter().flat_map(|value| split(value)) {
-            if entry.is_relative() {
-                found.push((Origin::Variable, Err(Error::Relative { file: entry })));
-            } else if entry.is_dir() {
-                add_folder(&mut found, Origin::Variable, &entry, "");
-            } else {
-                found.push((Origin::Variable, Ok(entry)));
-            }
-        }
+    /// Every place, in order, with why it is one: files named by hand, entries of the variable, folders.
+    #[must_use]
+    pub fn places(&self) -> Vec<(Origin, PathBuf)> {
+        let explicit = self.explicit.iter().cloned();
+        let mut places: Vec<_> = explicit.map(|file| (Origin::Explicit, file)).collect();
+        let entries = self.variable.iter().flat_map(|value| split(value));
+        places.extend(entries.map(|entry| (Origin::Variable, entry)));
         if let Some(folder) = &self.executable_folder {
-            add_folder(&mut found, Origin::ExecutableFolder, folder, "librialto_");
-            add_folder(
-                &mut found,
-                Origin::PluginsFolder,
-                &folder.join("plugins"),
-                "",
-            );
+            places.push((Origin::ExecutableFolder, folder.clone()));
+            places.push((Origin::PluginsFolder, folder.join("plugins")));
         }
         if let Some(home) = &self.data_home {
-            add_folder(
-                &mut found,
-                Origin::DataFolder,
-                &home.join("rialto/plugins"),
-                "",
-            );
+            places.push((Origin::DataFolder, home.join("rialto/plugins")));
+        }
+        places
+    }
+
+    /// Every file to try, in order, and every entry that is none.
+    fn candidates(&self) -> Vec<(Origin, Result<PathBuf, Error>)> {
+        let mut found = Vec::new();
+        for (origin, place) in self.places() {
+            match origin {
+                Origin::Explicit => found.push((origin, Ok(place))),
+                Origin::Variable if place.is_relative() => {
+                    found.push((origin, Err(Error::Relative { file: place })));
+                }
+                Origin::Variable if !place.is_dir() => found.push((origin, Ok(place))),
+                Origin::ExecutableFolder => add_folder(&mut found, origin, &place, "librialto_"),
+                _ => add_folder(&mut found, origin, &place, ""),
+            }
         }
         found
     }
@@ -225,6 +223,15 @@ pub struct Claimed<'a> {
 pub struct Registry {
     found: Vec<Found>,
     refused: Vec<Refused>,
+    /// Both of them in the order of the search.
+    order: Vec<Place>,
+}
+
+/// Where in [`Registry`] a file of the search is kept.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Found(usize),
+    Refused(usize),
 }
 
 impl Registry {
@@ -249,6 +256,7 @@ impl Registry {
                 (Ok(Some(plugin)), _) => registry.add(origin, plugin),
                 (Err(error), _) if origin == Origin::Explicit => return Err(error),
                 (Err(error), Ok(file) | Err(Error::Relative { file })) => {
+                    registry.order.push(Place::Refused(registry.refused.len()));
                     registry.refused.push(Refused {
                         origin,
                         file,
@@ -267,6 +275,7 @@ impl Registry {
             .usable()
             .find(|earlier| earlier.description().name == *name);
         let shadowed_by = first.map(|earlier| earlier.file().to_owned());
+        self.order.push(Place::Found(self.found.len()));
         self.found.push(Found {
             origin,
             plugin,
@@ -295,10 +304,10 @@ impl Registry {
         usable.map(|found| &found.plugin)
     }
 
-    /// What was found, what is shadowed, and what was refused and why.
+    /// What was found, what is shadowed, and what was refused and why, in the order of the search.
     #[must_use]
     pub fn list(&self) -> Vec<Listing> {
-        let found = self.found.iter().map(|found| {
+        let found = |found: &Found| {
             let description = found.plugin.description();
             let shadowed_by = found.shadowed_by.as_ref();
             Listing {
@@ -311,8 +320,8 @@ impl Registry {
                 slug: None,
                 reason: None,
             }
-        });
-        let refused = self.refused.iter().map(|refused| Listing {
+        };
+        let refused = |refused: &Refused| Listing {
             file: refused.file.clone(),
             origin: refused.origin,
             name: None,
@@ -321,16 +330,20 @@ impl Registry {
             shadowed_by: None,
             slug: Some(refused.error.slug().to_owned()),
             reason: Some(refused.error.to_string()),
+        };
+        let order = self.order.iter().map(|place| match *place {
+            Place::Found(at) => found(&self.found[at]),
+            Place::Refused(at) => refused(&self.refused[at]),
         });
-        found.chain(refused).collect()
+        order.collect()
     }
 
     /// Asks each plugin whether it takes a config; the first that does, in the order of the search, has it.
     ///
     /// # Errors
     ///
-    /// [`Error::Unclaimed`] with the architectures found and available; [`Error::Claim`] if none takes it and one failed
-    /// when asked.
+    /// [`Error::Unclaimed`] with the architectures found and available, what each plugin said and which files were refused;
+    /// [`Error::Claim`] if none takes it and one failed when asked.
     pub fn claim(&self, config: &RawConfig) -> Result<Claimed<'_>, Error> {
         let mut takers = Vec::new();
         let (mut reasons, mut failed) = (Vec::new(), Vec::new());
@@ -368,6 +381,11 @@ impl Registry {
             found: found.into_iter().map(str::to_owned).collect(),
             available,
             reasons,
+            refused: self
+                .refused
+                .iter()
+                .map(|refused| refused.error.to_string())
+                .collect(),
         })
     }
 }

@@ -382,3 +382,28 @@ fn a_map_crosses_as_json_and_an_unknown_rule_kind_is_named() {
         serde_json::from_str::<WeightMap>(r#"{"rules": [{"rule": "transpose"}]}"#).unwrap_err();
     assert!(error.to_string().contains("transpose"), "{error}");
 }
+
+#[test]
+fn a_map_beyond_the_limit_is_refused_before_it_expands() {
+    let part = Part::new("e.{e}", [5]).over(Scope::new().index("e", 0..2000));
+    let part = part.at(["e", "0"]);
+    let wide = rule("stack.{l}", &[2000, 5])
+        .over(Scope::new().index("l", 0..2000))
+        .part(part);
+    let error = WeightMap::new([wide]).resolve().unwrap_err();
+    assert!(
+        error.to_string().contains("found 4000000 pieces"),
+        "{error}"
+    );
+    // Objects count by an extent, of which nothing in the rule is as long.
+    let state = ModuleState {
+        module: "m".to_owned(),
+        value: StateValue::EmptyTensor,
+        axis: Some(0),
+    };
+    let tall = rule("w", &[1 << 40, 1])
+        .state(state)
+        .part(Part::new("w", [1 << 40, 1]));
+    let error = WeightMap::new([tall]).resolve().unwrap_err();
+    assert!(error.to_string().contains("at rule w"), "{error}");
+}

@@ -114,6 +114,14 @@ impl HfCheckpoint {
                 first(&others)
             ));
         }
+        let linked = store.linked_directories()?;
+        if !linked.is_empty() {
+            notes.push(format!(
+                "{} linked directories are not followed, what lies in them is left out: {}",
+                linked.len(),
+                first(&linked)
+            ));
+        }
         let tensors = chosen_tensors(headers, &files, index.as_ref());
         let mut by_name: Vec<usize> = (0..tensors.len()).collect();
         by_name.sort_by(|&left, &right| tensors[left].name.cmp(&tensors[right].name));

@@ -274,6 +274,10 @@ impl Target for FaultyTarget {
         }))
     }
 
+    fn require_bytes(&self, needed: u64) -> Result<(), Error> {
+        self.target.require_bytes(needed)
+    }
+
     fn commit(self: Box<Self>) -> Result<(), Error> {
         match self.faults.record(Call::Commit) {
             None => self.target.commit(),

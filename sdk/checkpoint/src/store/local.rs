@@ -40,22 +40,33 @@ impl LocalStore {
         Ok(LocalStore { root, name })
     }
 
+    /// Every file below, and every directory that is a link, each in order of name.
+    fn walk(&self) -> Result<(Vec<FileEntry>, Vec<String>), Error> {
+        let (mut files, mut linked) = (Vec::new(), Vec::new());
+        let mut directories = vec![String::new()];
+        while let Some(directory) = directories.pop() {
+            self.list(&directory, &mut files, &mut directories, &mut linked)?;
+        }
+        files.sort();
+        linked.sort();
+        Ok((files, linked))
+    }
+
     /// Lists one directory into `files`, and its subdirectories into `directories`; both as names with their path.
     fn list(
         &self,
         directory: &str,
         files: &mut Vec<FileEntry>,
         directories: &mut Vec<String>,
+        linked: &mut Vec<String>,
     ) -> Result<(), Error> {
         let path = self.root.join(directory);
         let refuse = |source| read_error(&path.display().to_string(), source);
         for entry in fs::read_dir(&path).map_err(refuse)? {
             let entry = entry.map_err(refuse)?;
             let Some(part) = entry.file_name().to_str().map(str::to_owned) else {
-                return Err(Error::UnsafeName {
-                    name: entry.file_name().to_string_lossy().into_owned(),
-                    location: Location::file(path.display().to_string()),
-                });
+                let reason = io::Error::new(io::ErrorKind::InvalidData, "its name is not UTF-8");
+                return Err(read_error(&entry.path().display().to_string(), reason));
             };
             let name = match directory {
                 "" => part.clone(),
@@ -68,15 +79,15 @@ impl LocalStore {
                 }
                 continue;
             }
-            // Follows a link; what a dangling one was meant to be is unknown, so it is no file.
-            match fs::metadata(entry.path()) {
-                Ok(metadata) if metadata.is_file() => files.push(FileEntry {
-                    name,
-                    len: metadata.len(),
-                }),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(read_error(&entry.path().display().to_string(), error)),
+            // Follows a link. One that leads nowhere is an error: what it stood for would be lost without a word.
+            let shown = || entry.path().display().to_string();
+            let metadata =
+                fs::metadata(entry.path()).map_err(|error| read_error(&shown(), error))?;
+            if metadata.is_file() {
+                let len = metadata.len();
+                files.push(FileEntry { name, len });
+            } else if metadata.is_dir() {
+                linked.push(name);
             }
         }
         Ok(())
@@ -89,13 +100,11 @@ impl Store for LocalStore {
     }
 
     fn files(&self) -> Result<Vec<FileEntry>, Error> {
-        let mut files = Vec::new();
-        let mut directories = vec![String::new()];
-        while let Some(directory) = directories.pop() {
-            self.list(&directory, &mut files, &mut directories)?;
-        }
-        files.sort();
-        Ok(files)
+        Ok(self.walk()?.0)
+    }
+
+    fn linked_directories(&self) -> Result<Vec<String>, Error> {
+        Ok(self.walk()?.1)
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn Source>, Error> {
@@ -105,7 +114,9 @@ impl Store for LocalStore {
         let refuse = |source| read_error(&shown, source);
         // Asked before opening, because opening a named pipe waits for a writer.
         if !fs::metadata(&path).map_err(refuse)?.is_file() {
-            return Err(refuse(io::Error::other("not a regular file")));
+            return Err(Error::NotRegular {
+                location: Location::file(shown),
+            });
         }
         let file = File::open(&path).map_err(refuse)?;
         let len = file.metadata().map_err(refuse)?.len();
@@ -207,16 +218,12 @@ mod tests {
         fs::write(root.join("sub/.gitkeep"), b"").unwrap();
         symlink(blobs.join("abc"), root.join("config.json")).unwrap();
         symlink(&blobs, root.join("linked")).unwrap();
-        symlink(blobs.join("gone"), root.join("dangling")).unwrap();
         let store = LocalStore::open(&root).unwrap();
         let files = store.files().unwrap();
         let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
         assert_eq!(names, ["config.json", "sub/.gitkeep"]);
         assert_eq!(files[0].len, 5);
-        assert!(matches!(
-            store.open("dangling"),
-            Err(Error::NotFound { .. })
-        ));
-        assert!(matches!(store.open("sub"), Err(Error::Read { .. })));
+        assert!(matches!(store.open("absent"), Err(Error::NotFound { .. })));
+        assert!(matches!(store.open("sub"), Err(Error::NotRegular { .. })));
     }
 }

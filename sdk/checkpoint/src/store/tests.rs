@@ -292,3 +292,30 @@ fn a_full_disk_is_told_with_file_and_bytes() {
     assert_eq!((error.code(), error.slug()), (5, "store/write"));
     assert!(error.help().unwrap().contains("space"));
 }
+
+#[test]
+fn a_link_that_leads_nowhere_is_an_error_and_a_linked_directory_is_named() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (store, elsewhere) = (
+        scratch.path().join("store"),
+        scratch.path().join("elsewhere"),
+    );
+    fs::create_dir(&store).unwrap();
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join("inside"), b"x").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, store.join("extra")).unwrap();
+    std::os::unix::fs::symlink(elsewhere.join("inside"), store.join("file")).unwrap();
+    let opened = LocalStore::open(&store).unwrap();
+    let names: Vec<String> = opened
+        .files()
+        .unwrap()
+        .into_iter()
+        .map(|file| file.name)
+        .collect();
+    assert_eq!(names, ["file"]);
+    assert_eq!(opened.linked_directories().unwrap(), ["extra"]);
+    std::os::unix::fs::symlink("/nowhere/at/all", store.join("tokenizer.json")).unwrap();
+    let error = opened.files().unwrap_err();
+    assert!(matches!(error, Error::NotFound { .. }), "{error}");
+    assert!(error.to_string().contains("tokenizer.json"), "{error}");
+}

@@ -59,6 +59,35 @@ impl StoredTensor {
         Some(ByteRange::new(start, start + len))
     }
 
+    /// Compares the storage with the checksum that its writer recorded; 0 means that none was.
+    ///
+    /// Reads the storage once, a block at a time. Errors: [`Error::Checksum`], and those of reading.
+    pub fn verify(&self, source: &dyn Source, name: &str) -> Result<(), Error> {
+        if self.crc32 == 0 {
+            return Ok(());
+        }
+        let mut hasher = crc32fast::Hasher::new();
+        let mut block = Vec::new();
+        let mut start = self.data.start;
+        while start < self.data.end {
+            let length = VERIFY_BLOCK_BYTES.min(self.data.end - start);
+            block.resize(usize::try_from(length).expect("a block fits in memory"), 0);
+            source.read_at(start, &mut block)?;
+            hasher.update(&block);
+            start += length;
+        }
+        let found = hasher.finalize();
+        if found == self.crc32 {
+            return Ok(());
+        }
+        let place = Location::file(source.name()).with_tensor(name);
+        Err(Error::Checksum {
+            location: place.with_bytes(self.data.start, self.data.end),
+            expected: self.crc32,
+            found,
+        })
+    }
+
     /// Reads the tensor's elements in row-major order, little-endian, whatever strides and byte order it was stored in.
     ///
     /// Holds the elements twice at most: once as stored, once in order. `source` is the file it was found in.
@@ -304,6 +333,9 @@ pub(super) fn tensor<'a>(
     stored.check(location)?;
     Ok(Some(stored))
 }
+
+/// Bytes held while a storage is compared with its checksum.
+const VERIFY_BLOCK_BYTES: u64 = 1 << 20;
 
 /// The storage class that counts bytes.
 const UNTYPED: &str = "UntypedStorage";

@@ -10,9 +10,10 @@ use crate::bar::Bar;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::report::Done;
-use crate::{families, places};
+use crate::{families, interrupt, places};
 
 pub(crate) fn run(export: &Export, common: &Common, output: &Output) -> Result<(), Failure> {
+    interrupt::listen()?;
     let store = places::open(&export.source)?;
     let reference = export.options.reference.as_deref();
     for read in [Some(export.source.as_path()), reference]
@@ -22,8 +23,10 @@ pub(crate) fn run(export: &Export, common: &Common, output: &Output) -> Result<(
         refuse_overlap(read, &export.target)?;
     }
     let source = MegatronSource::open(store, places::open_reference(reference)?)?;
+    interrupt::check()?;
     let family = families::claim(common, source.config(), output)?;
     let plan = ExportPlan::new(family.as_ref(), source, &export.options.resolve())?;
+    interrupt::check()?;
     let target = places::create(&export.target, export.force)?;
     let begin = Instant::now();
     plan.run(target, &Bar::new(output))?;

@@ -1,6 +1,8 @@
 //! `rialto plugin list` and `rialto plugin check PATH`.
 
-use rialto_host::{CheckReport, Listing, Outcome};
+use std::path::PathBuf;
+
+use rialto_host::{CheckReport, Listing, Origin, Outcome};
 use serde::Serialize;
 
 use crate::arguments::{Common, Plugin, PluginCommand};
@@ -10,7 +12,10 @@ use crate::output::{Output, Report};
 
 pub(crate) fn run(plugin: &Plugin, common: &Common, output: &Output) -> Result<(), Failure> {
     match &plugin.command {
-        PluginCommand::List => output.result(&List(families::registry(common)?.list())),
+        PluginCommand::List => output.result(&List {
+            listings: families::registry(common)?.list(),
+            places: families::search_path(common).places(),
+        }),
         PluginCommand::Check { path } => {
             let report = rialto_host::check(path);
             let failure = report.error.clone().map(Failure::from);
@@ -22,18 +27,43 @@ pub(crate) fn run(plugin: &Plugin, common: &Common, output: &Output) -> Result<(
 /// The plugins found, in search order.
 #[derive(Serialize)]
 #[serde(transparent)]
-struct List(Vec<Listing>);
+struct List {
+    listings: Vec<Listing>,
+    /// Where they were looked for, to be told when there are none.
+    #[serde(skip)]
+    places: Vec<(Origin, PathBuf)>,
+}
 
 impl Report for List {
     fn lines(&self) -> Vec<String> {
-        if self.0.is_empty() {
-            return vec![
-                "no plugin found; `rialto help` says where they are looked for".to_owned(),
-            ];
+        if !self.listings.is_empty() {
+            return self.listings.iter().map(line).collect();
         }
-        self.0.iter().map(line).collect()
+        let mut lines = vec!["no plugin found; looked for in this order:".to_owned()];
+        for (origin, what) in PLACES {
+            let places = self.places.iter().filter(|(found, _)| *found == origin);
+            let names: Vec<String> = places
+                .map(|(_, place)| place.display().to_string())
+                .collect();
+            let names = if names.is_empty() {
+                "none given".to_owned()
+            } else {
+                names.join(", ")
+            };
+            lines.push(format!("  {what}: {names}"));
+        }
+        lines
     }
 }
+
+/// The places of the search, in its order, as a person knows them.
+const PLACES: [(Origin, &str); 5] = [
+    (Origin::Explicit, "--plugin"),
+    (Origin::Variable, "RIALTO_PLUGIN_PATH"),
+    (Origin::ExecutableFolder, "librialto_*.so beside rialto"),
+    (Origin::PluginsFolder, "plugins beside rialto"),
+    (Origin::DataFolder, "XDG_DATA_HOME or HOME/.local/share"),
+];
 
 fn line(listing: &Listing) -> String {
     let file = listing.file.display();

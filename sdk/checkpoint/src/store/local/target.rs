@@ -13,7 +13,7 @@
 //! the way, an exchange (`RENAME_EXCHANGE`) if an older result is, which then lies in `NAME.partial/tree` and is deleted.
 //! So at any moment `NAME` is absent, the complete old result, or the complete new one. The marker stays until all the rest
 //! of `NAME.partial` is gone, so whatever a killed run leaves is known as ours, and the next run for the same target clears
-//! it away. What carries no marker is never deleted.
+//! it away. What is in it without a marker is never deleted.
 //!
 //! Where the file system has no exchange there are two renames: `NAME` to `NAME.partial/old`, then `tree` to `NAME`. A run
 //! killed between the two leaves `NAME` absent; the next run for the same target first moves `old` back.
@@ -183,6 +183,19 @@ impl Target for LocalTarget {
         Ok(Box::new(LocalSink { file, name: shown }))
     }
 
+    fn require_bytes(&self, needed: u64) -> Result<(), Error> {
+        let available = self.available_bytes()?;
+        if available >= needed {
+            return Ok(());
+        }
+        let location = self.name.clone();
+        Err(Error::NoSpace {
+            location,
+            needed,
+            available,
+        })
+    }
+
     fn commit(mut self: Box<Self>) -> Result<(), Error> {
         self.publish(|from, to| {
             renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE).map_err(io::Error::from)
@@ -278,8 +291,8 @@ fn occupant(place: &Path, name: &str, overwrite: Overwrite) -> Result<Occupant, 
     match (metadata.is_dir(), overwrite) {
         (true, _) if fs::read_dir(place).map_err(refuse)?.next().is_none() => Ok(Occupant::Nothing),
         (true, Overwrite::Replace) => Ok(Occupant::Directory),
-        (false, Overwrite::Replace) => Err(Error::NotDirectory { location }),
-        (_, Overwrite::Refuse) => Err(Error::TargetExists { location }),
+        (false, _) => Err(Error::NotDirectory { location }),
+        (true, Overwrite::Refuse) => Err(Error::TargetExists { location }),
     }
 }
 

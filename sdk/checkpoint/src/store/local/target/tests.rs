@@ -71,8 +71,9 @@ fn an_empty_directory_may_be_filled_and_a_full_one_or_a_file_may_not() {
     let error = build(&out, Overwrite::Refuse, "two").unwrap_err();
     assert!(matches!(error, Error::TargetExists { .. }), "{error}");
     assert!(error.help().unwrap().contains("--force"));
+    // No advice to use force here: a file is never replaced.
     let error = build(&out.join("a"), Overwrite::Refuse, "two").unwrap_err();
-    assert!(matches!(error, Error::TargetExists { .. }), "{error}");
+    assert!(matches!(error, Error::NotDirectory { .. }), "{error}");
     assert_eq!(tree_of(scratch.path()), ["out/", "out/a=one"]);
 }
 

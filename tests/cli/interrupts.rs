@@ -1,0 +1,63 @@
+//! Ctrl-C: the conversion stops with its exit code and its document, and takes away what it had begun.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::world::{Run, command, contents, fixture, rialto, scratch, text};
+
+/// Interrupts in all; a delay for each part of a whole run's time.
+const INTERRUPTS: u32 = 20;
+
+/// An import that gets the signal once, after a while; nothing if the signal ended it before it listened.
+fn interrupted(source: &Path, target: &Path, after: Duration) -> Option<Run> {
+    let child = command()
+        .args(["import", text(source), text(target), "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    sleep(after);
+    // It may be over already: nobody has waited for it, so that the number is still its own.
+    let id = child.id().to_string();
+    Command::new("kill").args(["-INT", &id]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    Some(Run {
+        code: output.status.code()?,
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    })
+}
+
+#[test]
+fn an_interrupted_import_says_so_and_leaves_nothing() {
+    let scratch = scratch();
+    let (source, target) = (fixture("glm52-tiny"), scratch.path().join("target"));
+    let begin = Instant::now();
+    assert_eq!(rialto(["import", text(&source), text(&target)]).code, 0);
+    let whole = begin.elapsed();
+    let complete = contents(&target);
+    std::fs::remove_dir_all(&target).unwrap();
+
+    let mut stopped = 0;
+    for number in 0..INTERRUPTS {
+        let Some(run) = interrupted(&source, &target, whole * number / INTERRUPTS) else {
+            continue;
+        };
+        if run.code == 0 {
+            assert_eq!(run.document()["ok"], Value::from(true));
+            assert_eq!(contents(&target), complete);
+            std::fs::remove_dir_all(&target).unwrap();
+            continue;
+        }
+        stopped += 1;
+        let error = run.error(130, "engine/cancelled");
+        assert_eq!(error["code"], 9);
+        let names: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().collect();
+        assert!(names.is_empty(), "interrupt {number}: {names:?}");
+    }
+    assert!(stopped > 0, "no run was stopped");
+}
