@@ -6,7 +6,10 @@ use rialto_bridge::MtpPolicy;
 use rialto_checkpoint::store::{MemoryStore, Store, read_whole};
 use rialto_engine::{ExportOptions, ExportPlan, MegatronSource};
 
-use crate::world::{both_ways, export, fixture, hugging_face, import, in_memory, on_disk, options};
+use crate::world::{
+    assert_same_files, both_ways, export, fixture, hugging_face, import, in_memory, on_disk,
+    options,
+};
 
 fn config(store: &dyn Store) -> Vec<u8> {
     read_whole(store, "config.json", 1 << 20).unwrap()
@@ -131,14 +134,7 @@ fn a_run_directory_and_its_iteration_directory_export_alike() {
         }
         let exports = [run, alone]
             .map(|store| export(family, Arc::new(store), None, &ExportOptions::default()).unwrap());
-        for file in exports[0].files().unwrap() {
-            assert_eq!(
-                exports[0].bytes(&file.name),
-                exports[1].bytes(&file.name),
-                "{}",
-                file.name
-            );
-        }
+        assert_same_files(&exports[0], &exports[1]);
     });
 }
 
@@ -162,14 +158,7 @@ fn shards_split_at_the_size_asked_for_and_import_again_to_the_same_bytes() {
             "{shards:?}"
         );
         let again = import(family, Arc::new(exported), &options(MtpPolicy::Keep)).unwrap();
-        for file in run.files().unwrap() {
-            assert_eq!(
-                run.bytes(&file.name),
-                again.bytes(&file.name),
-                "{}",
-                file.name
-            );
-        }
+        assert_same_files(&run, &again);
     });
 }
 

@@ -10,7 +10,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::world::{
-    both_ways, fixture, import, iteration, megatron, on_disk, options, safetensors,
+    assert_same_files, both_ways, fixture, import, iteration, megatron, on_disk, options,
+    safetensors,
 };
 
 const CASES: [(MtpPolicy, &str); 2] = [
@@ -184,14 +185,7 @@ fn two_imports_of_one_source_are_equal_byte_for_byte() {
     both_ways(|family| {
         let twice = [0, 1]
             .map(|_| import(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap());
-        for file in twice[0].files().unwrap() {
-            assert_eq!(
-                twice[0].bytes(&file.name),
-                twice[1].bytes(&file.name),
-                "{}",
-                file.name
-            );
-        }
+        assert_same_files(&twice[0], &twice[1]);
     });
 }
 

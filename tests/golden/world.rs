@@ -64,24 +64,25 @@ pub(crate) fn options(mtp: MtpPolicy) -> Options {
     }
 }
 
+/// What a run commits to memory.
+fn committed(
+    name: &str,
+    run: impl FnOnce(Box<MemoryTarget>) -> Result<(), Error>,
+) -> Result<MemoryStore, Error> {
+    let slot = Arc::new(Mutex::new(None));
+    run(Box::new(MemoryTarget::new(name, Arc::clone(&slot))))?;
+    let store = slot.lock().unwrap().take();
+    Ok(store.expect("a committed target is there"))
+}
+
 /// Imports a store into a run directory in memory.
 pub(crate) fn import(
     family: &dyn Bridge,
     source: Arc<dyn Store>,
     options: &Options,
 ) -> Result<MemoryStore, Error> {
-    let slot = Arc::new(Mutex::new(None));
     let plan = ImportPlan::new(family, source, options)?;
-    plan.run(
-        family,
-        Box::new(MemoryTarget::new("run", Arc::clone(&slot))),
-        &Silent,
-    )?;
-    Ok(slot
-        .lock()
-        .unwrap()
-        .take()
-        .expect("a committed target is there"))
+    committed("run", |target| plan.run(family, target, &Silent))
 }
 
 /// Exports a run directory into a Hugging Face directory in memory.
@@ -91,17 +92,8 @@ pub(crate) fn export(
     reference: Option<Arc<dyn Store>>,
     options: &ExportOptions,
 ) -> Result<MemoryStore, Error> {
-    let slot = Arc::new(Mutex::new(None));
     let plan = ExportPlan::new(family, MegatronSource::open(run, reference)?, options)?;
-    plan.run(
-        Box::new(MemoryTarget::new("exported", Arc::clone(&slot))),
-        &Silent,
-    )?;
-    Ok(slot
-        .lock()
-        .unwrap()
-        .take()
-        .expect("a committed target is there"))
+    committed("exported", |target| plan.run(target, &Silent))
 }
 
 /// A tensor by dtype, shape and bytes.
@@ -184,4 +176,16 @@ fn global_position(mut position: u64, offsets: &[u64], sizes: &[u64], shape: &Sh
         .iter()
         .zip(shape.extents())
         .fold(0, |place, (index, extent)| place * extent + index)
+}
+
+/// Holds every file of `expected` against the file of that name in `found`.
+pub(crate) fn assert_same_files(expected: &MemoryStore, found: &MemoryStore) {
+    for file in expected.files().unwrap() {
+        assert_eq!(
+            expected.bytes(&file.name),
+            found.bytes(&file.name),
+            "{}",
+            file.name
+        );
+    }
 }

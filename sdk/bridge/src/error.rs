@@ -1,5 +1,6 @@
 //! The one error type of this crate; also how a loaded plugin's errors look to its host.
 
+use rialto_tensor::error::code_of;
 use thiserror::Error as ThisError;
 
 use crate::Violation;
@@ -125,10 +126,7 @@ impl Error {
     pub fn code(&self) -> u32 {
         match self {
             Error::Plugin { code, .. } => *code,
-            _ => Error::KINDS
-                .iter()
-                .find(|(slug, _)| *slug == self.slug())
-                .map_or(13, |(_, code)| *code),
+            _ => code_of(Error::KINDS, self.slug()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The one error type of this crate.
 
+use rialto_tensor::error::code_of;
 use thiserror::Error as ThisError;
 
 /// What can be wrong with a conversion.
@@ -76,10 +77,7 @@ impl Error {
             Error::Checkpoint(error) => error.code(),
             Error::Bridge(error) => error.code(),
             Error::Tensor(error) => error.code(),
-            _ => Error::KINDS
-                .iter()
-                .find(|(slug, _)| *slug == self.slug())
-                .map_or(13, |(_, code)| *code),
+            _ => code_of(Error::KINDS, self.slug()),
         }
     }
 

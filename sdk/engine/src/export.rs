@@ -55,14 +55,14 @@ impl MegatronSource {
             Arc::clone(&run.store),
             SOURCE_DIRECTORY.trim_end_matches('/'),
         )?);
-        let has_config = kept
+        let (configs, kept_files): (Vec<FileEntry>, Vec<FileEntry>) = kept
             .files()?
-            .iter()
-            .any(|file| file.name == hf::CONFIG_FILE);
-        let stored = if has_config {
-            Some(RawConfig::parse(&hf::read_config(kept.as_ref())?)?)
-        } else {
+            .into_iter()
+            .partition(|file| file.name == hf::CONFIG_FILE);
+        let stored = if configs.is_empty() {
             None
+        } else {
+            Some(RawConfig::parse(&hf::read_config(kept.as_ref())?)?)
         };
         let (config, stored) = match (reference, stored) {
             (Some(reference), stored) => {
@@ -77,21 +77,14 @@ impl MegatronSource {
                     stored,
                 )
             }
-            (None, Some(config)) => {
-                let side_files = kept
-                    .files()?
-                    .into_iter()
-                    .filter(|file| file.name != hf::CONFIG_FILE)
-                    .collect();
-                (
-                    ConfigSource {
-                        config,
-                        store: kept,
-                        side_files,
-                    },
-                    None,
-                )
-            }
+            (None, Some(config)) => (
+                ConfigSource {
+                    config,
+                    store: kept,
+                    side_files: kept_files,
+                },
+                None,
+            ),
             (None, None) => {
                 let searched = vec![
                     format!("{}/{SOURCE_DIRECTORY}{}", run.store.name(), hf::CONFIG_FILE),

@@ -232,9 +232,11 @@ impl ImportPlan {
             .map(|(at, param)| (param.name.as_str(), at))
             .collect();
         let pieces = by_param(&self.mapping);
-        for (number, file) in self.files.files().iter().enumerate() {
+        // The plan lists the items file by file.
+        for items in self.files.items().chunk_by(|a, b| a.file == b.file) {
+            let file = &self.files.files()[items[0].file];
             let sink = target.create(&inside(&file.name))?;
-            for item in self.files.items().iter().filter(|item| item.file == number) {
+            for item in items {
                 match &item.body {
                     Body::Object(bytes) => sink.write_at(item.offset, bytes)?,
                     Body::Chunk {

@@ -270,10 +270,7 @@ impl Error {
                 reason.code()
             }
             Error::Claim { reason, .. } => reason.code(),
-            _ => Error::KINDS
-                .iter()
-                .find(|(slug, _)| *slug == self.slug())
-                .map_or(rialto_abi::code::INTERNAL, |(_, code)| *code),
+            _ => rialto_tensor::error::code_of(Error::KINDS, self.slug()),
         }
     }
 

@@ -4,6 +4,13 @@ use thiserror::Error as ThisError;
 
 use crate::{Dtype, Shape};
 
+/// The status code of a kind of error in a crate's list of (slug, code); 13, a fault of ours, for one that is not listed.
+#[must_use]
+pub fn code_of(kinds: &[(&str, u32)], slug: &str) -> u32 {
+    let kind = kinds.iter().find(|(listed, _)| *listed == slug);
+    kind.map_or(13, |(_, code)| *code)
+}
+
 /// What can be wrong with a dtype, a shape or a view.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
@@ -54,11 +61,7 @@ impl Error {
     /// The status code that crosses the ABI; see `docs/errors.md`.
     #[must_use]
     pub fn code(&self) -> u32 {
-        let of_slug = |(slug, _): &&(&str, u32)| *slug == self.slug();
-        Error::KINDS
-            .iter()
-            .find(of_slug)
-            .map_or(13, |(_, code)| *code)
+        code_of(Error::KINDS, self.slug())
     }
 
     /// The stable name of this kind of error; see `docs/errors.md`.
