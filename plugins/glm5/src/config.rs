@@ -10,6 +10,9 @@ use crate::spec::{
 /// The architecture id of the family.
 pub const ARCHITECTURE: &str = "GlmMoeDsaForCausalLM";
 
+/// The key that says how the matrices are quantized.
+const QUANTIZATION: &str = "quantization_config";
+
 /// Keys that have one published value, which the forward pass takes for granted; another value is refused.
 const REQUIRED_VALUES: &[(&str, &str)] = &[
     ("attention_bias", "false"),
@@ -97,19 +100,7 @@ impl ConfigMapping for Glm5 {
     }
 
     fn map_config(&self, config: &RawConfig, options: &MapOptions) -> Result<ModelSpec, Error> {
-        let (release, reason) = release(config)?;
-        if !release.is_mapped {
-            let mapped: Vec<_> = RELEASES
-                .iter()
-                .filter(|row| row.is_mapped)
-                .map(|row| row.name)
-                .collect();
-            return Err(Error::Unsupported {
-                what: "this release of the family".to_owned(),
-                found: format!("{} ({reason})", release.name),
-                supported: mapped.join(", "),
-            });
-        }
+        let (release, _) = release(config)?;
         check_required_values(config)?;
         let mut notices = Vec::new();
         let model = read_model(config, options, &mut notices)?;
@@ -141,15 +132,16 @@ impl ConfigMapping for Glm5 {
         spec: &ModelSpec,
         reference: &RawConfig,
     ) -> Result<Vec<ConfigEdit>, Error> {
+        let mut edits = Vec::new();
         let key = "num_nextn_predict_layers";
-        let described = reference.optional_integer(key)?.unwrap_or(0);
-        if described == spec.dims.mtp_layers {
-            return Ok(Vec::new());
+        if reference.optional_integer(key)?.unwrap_or(0) != spec.dims.mtp_layers {
+            edits.push(ConfigEdit::set(key, spec.dims.mtp_layers));
         }
-        Ok(vec![ConfigEdit {
-            key: key.to_owned(),
-            value: json!(spec.dims.mtp_layers),
-        }])
+        // Megatron holds decoded weights; what is exported is not quantized.
+        if reference.values().contains_key(QUANTIZATION) {
+            edits.push(ConfigEdit::remove(QUANTIZATION));
+        }
+        Ok(edits)
     }
 }
 
@@ -160,7 +152,7 @@ fn release(config: &RawConfig) -> Result<(Release, String), Error> {
         .iter()
         .filter(|&&indexer| indexer == Indexer::Shared)
         .count();
-    let is_fp8 = config.value("quantization_config").is_some();
+    let is_fp8 = config.value(QUANTIZATION).is_some();
     let quantization = if is_fp8 {
         "a quantization_config"
     } else {

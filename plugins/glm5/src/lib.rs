@@ -8,9 +8,11 @@
 //! | [`config`] | what each key of `config.json` means, and which values are refused |
 //! | [`spec`] | the releases, the model's numbers, and the same in Megatron's words |
 //! | [`weights`] | which tensor is which param, in the order of the forward pass, and how params are cut |
+//! | [`codec`] | how matrices are stored in FP8 |
 //! | [`layout`] | which layers a pipeline stage holds |
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod config;
 pub mod layout;
 pub mod spec;
@@ -31,16 +33,9 @@ impl Bridge for Glm5 {
                 "GLM-5 family: MoE, multi-latent attention, sparse attention with shared indexers"
                     .to_owned(),
             architectures: vec![config::ARCHITECTURE.to_owned()],
-            releases: spec::RELEASES
-                .iter()
-                .filter(|release| release.is_mapped)
-                .map(|r| r.name.to_owned())
-                .collect(),
+            releases: spec::RELEASES.iter().map(|r| r.name.to_owned()).collect(),
         }
     }
 }
-
-// Every stored tensor of the mapped releases is dense: the hook's defaults say so.
-impl Dequantizer for Glm5 {}
 
 rialto_plugin::export_plugin!(Glm5);

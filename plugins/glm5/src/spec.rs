@@ -3,7 +3,7 @@
 use rialto_plugin::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// What tells one release of the family from another, and whether it is mapped.
+/// What tells one release of the family from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     /// Its name.
@@ -12,8 +12,6 @@ pub struct Release {
     pub shares_indexers: bool,
     /// Whether matrices are stored as block-scaled FP8.
     pub is_fp8: bool,
-    /// Whether this version maps it.
-    pub is_mapped: bool,
 }
 
 /// The family's differences, all of them, in one table. A config says which row it is by what it holds, not by a name;
@@ -23,25 +21,21 @@ pub const RELEASES: &[Release] = &[
         name: "glm-5 or glm-5.1",
         shares_indexers: false,
         is_fp8: false,
-        is_mapped: false,
     },
     Release {
         name: "glm-5-fp8 or glm-5.1-fp8",
         shares_indexers: false,
         is_fp8: true,
-        is_mapped: false,
     },
     Release {
         name: "glm-5.2",
         shares_indexers: true,
         is_fp8: false,
-        is_mapped: true,
     },
     Release {
         name: "glm-5.2-fp8 or glm-5.3",
         shares_indexers: true,
         is_fp8: true,
-        is_mapped: false,
     },
 ];
 
@@ -131,11 +125,15 @@ impl Model {
             .collect()
     }
 
-    /// The hybrid pattern of the decoder, two symbols a layer: `D` sparse attention, then `-` dense MLP or `E` experts.
+    /// The hybrid pattern of a stage, two symbols a layer: `D` sparse attention, then `-` dense MLP or `E` experts.
     #[must_use]
-    pub fn pattern(&self) -> String {
-        self.layers
-            .iter()
+    pub fn pattern(&self, stage: &Stage) -> String {
+        let layers = (0..).zip(&self.layers);
+        let inside =
+            |number: &u64| (stage.first_layer..stage.first_layer + stage.layers).contains(number);
+        layers
+            .filter(|(number, _)| inside(number))
+            .map(|(_, layer)| layer)
             .map(|layer| if layer.mlp == Mlp::Dense { "D-" } else { "DE" })
             .collect()
     }

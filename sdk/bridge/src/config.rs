@@ -1,6 +1,7 @@
 //! `config.json` as somebody wrote it, and edits that touch nothing else.
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -19,14 +20,48 @@ pub struct RawConfig {
     values: Map<String, Value>,
 }
 
-/// One top-level key and the value it must have.
+/// What must change about one top-level key.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ConfigEdit {
+#[serde(tag = "edit", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ConfigEdit {
+    /// The key must have this value.
+    Set {
+        /// The key.
+        key: String,
+        /// Its new value.
+        value: Value,
+    },
+    /// The key must not be there.
+    Remove {
+        /// The key.
+        key: String,
+    },
+}
+
+impl ConfigEdit {
+    /// Sets a key.
+    pub fn set(key: &str, value: impl Into<Value>) -> ConfigEdit {
+        ConfigEdit::Set {
+            key: key.to_owned(),
+            value: value.into(),
+        }
+    }
+
+    /// Removes a key.
+    #[must_use]
+    pub fn remove(key: &str) -> ConfigEdit {
+        ConfigEdit::Remove {
+            key: key.to_owned(),
+        }
+    }
+
     /// The key.
-    pub key: String,
-    /// Its new value.
-    pub value: Value,
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            ConfigEdit::Set { key, .. } | ConfigEdit::Remove { key } => key,
+        }
+    }
 }
 
 impl RawConfig {
@@ -121,15 +156,20 @@ impl RawConfig {
             // The text was parsed before and every edit keeps it an object.
             let entries: Entries<'_> =
                 serde_json::from_str(&text).expect("an edited object parses");
-            let replacement = edit.value.to_string();
-            if let Some((_, raw)) = entries.0.iter().find(|(key, _)| *key == edit.key) {
-                if self.values.get(&edit.key) == Some(&edit.value) {
-                    continue;
+            let at = entries.0.iter().position(|(key, _)| key == edit.key());
+            match (edit, at) {
+                (ConfigEdit::Set { key, value }, Some(_))
+                    if self.values.get(key) == Some(value) => {}
+                (ConfigEdit::Set { value, .. }, Some(at)) => {
+                    text.replace_range(entries.value_range(&text, at), &value.to_string());
                 }
-                let start = raw.get().as_ptr() as usize - text.as_ptr() as usize;
-                text.replace_range(start..start + raw.get().len(), &replacement);
-            } else {
-                text = with_new_key(&text, entries.0.is_empty(), &edit.key, &replacement);
+                (ConfigEdit::Set { key, value }, None) => {
+                    text = with_new_key(&text, entries.0.is_empty(), key, &value.to_string());
+                }
+                (ConfigEdit::Remove { .. }, Some(at)) => {
+                    text.replace_range(entries.entry_range(&text, at), "");
+                }
+                (ConfigEdit::Remove { .. }, None) => {}
             }
         }
         text
@@ -160,6 +200,28 @@ fn with_new_key(text: &str, is_empty: bool, key: &str, value: &str) -> String {
 
 /// Top-level entries with the text of each value, in order, duplicates kept.
 struct Entries<'a>(Vec<(String, &'a RawValue)>);
+
+impl Entries<'_> {
+    /// Where the value of an entry stands in the text it was read from.
+    fn value_range(&self, text: &str, at: usize) -> Range<usize> {
+        let raw = self.0[at].1.get();
+        let start = raw.as_ptr() as usize - text.as_ptr() as usize;
+        start..start + raw.len()
+    }
+
+    /// What must go with an entry: its key, its value, and the comma before it, or after it if it is the first of several.
+    fn entry_range(&self, text: &str, at: usize) -> Range<usize> {
+        let end = self.value_range(text, at).end;
+        if let Some(before) = at.checked_sub(1) {
+            return self.value_range(text, before).end..end;
+        }
+        let open = text.find('{').expect("an object has a brace") + 1;
+        match self.0.len() {
+            1 => open..end,
+            _ => open..end + text[end..].find(',').expect("entries are separated") + 1,
+        }
+    }
+}
 
 impl<'de> Deserialize<'de> for Entries<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -193,10 +255,31 @@ mod tests {
     const TEXT: &str = "{\n  \"eps\": 1e-05,\n  \"nested\": {\"a\": [1,  2]},\n  \"mtp\": 1\n}\n";
 
     fn edit(key: &str, value: Value) -> ConfigEdit {
-        ConfigEdit {
-            key: key.to_owned(),
-            value,
-        }
+        ConfigEdit::set(key, value)
+    }
+
+    #[test]
+    fn a_key_is_removed_with_its_comma_and_nothing_else() {
+        let text = "{\n  \"a\": {\"x\": [1, 2]},\n  \"b\\u0063\": 1e5,\n  \"d\": null\n}\n";
+        let config = RawConfig::parse(text.as_bytes()).unwrap();
+        let without = |keys: &[&str]| {
+            let edits: Vec<_> = keys.iter().map(|key| ConfigEdit::remove(key)).collect();
+            config.edited(&edits)
+        };
+        assert_eq!(
+            without(&["a"]),
+            "{\n  \"b\\u0063\": 1e5,\n  \"d\": null\n}\n"
+        );
+        assert_eq!(
+            without(&["bc"]),
+            "{\n  \"a\": {\"x\": [1, 2]},\n  \"d\": null\n}\n"
+        );
+        assert_eq!(
+            without(&["d"]),
+            "{\n  \"a\": {\"x\": [1, 2]},\n  \"b\\u0063\": 1e5\n}\n"
+        );
+        assert_eq!(without(&["a", "d", "bc"]), "{\n}\n");
+        assert_eq!(without(&["absent"]), text);
     }
 
     #[test]

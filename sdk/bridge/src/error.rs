@@ -3,7 +3,7 @@
 use rialto_tensor::error::code_of;
 use thiserror::Error as ThisError;
 
-use crate::Violation;
+use crate::{MeshRefusal, Violation};
 
 /// How many findings a message shows; all of them are in the value.
 const SHOWN: usize = 20;
@@ -37,6 +37,12 @@ pub enum Error {
         found: String,
         /// The values that would have been accepted.
         supported: String,
+    },
+    /// A mesh that does not divide what it should share out.
+    #[error("{}", refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Mesh {
+        /// Each dimension that does not fit.
+        refusals: Vec<MeshRefusal>,
     },
     /// A template or index expression that cannot be read or evaluated.
     #[error("template {template:?}: {reason}")]
@@ -112,6 +118,7 @@ impl Error {
         ("config/syntax", 4),
         ("config/value", 4),
         ("bridge/unsupported", 3),
+        ("bridge/mesh", 3),
         ("weight-map/template", 4),
         ("weight-map/not-total", 10),
         ("document/unreadable", 4),
@@ -137,6 +144,7 @@ impl Error {
             Error::ConfigSyntax { .. } => "config/syntax",
             Error::ConfigValue { .. } => "config/value",
             Error::Unsupported { .. } => "bridge/unsupported",
+            Error::Mesh { .. } => "bridge/mesh",
             Error::Template { .. } => "weight-map/template",
             Error::NotTotal { .. } => "weight-map/not-total",
             Error::Document { .. } => "document/unreadable",
@@ -169,6 +177,7 @@ impl Error {
             Error::NotTotal { violations, .. } => {
                 violations.iter().map(ToString::to_string).collect()
             }
+            Error::Mesh { refusals } => refusals.iter().map(ToString::to_string).collect(),
             _ => Vec::new(),
         }
     }

@@ -27,6 +27,7 @@
 //! | [`spec`] | the model in Megatron's words |
 //! | [`template`] | names and offsets with indices in them |
 //! | [`rule`] | one rule of a weight map |
+//! | [`forms`] | which spelling of each rule is used |
 //! | [`weight_map`] | all rules, and their expansion |
 //! | [`mapping`] | tensors, params and pieces; checks against what a checkpoint really holds |
 //! | [`codec`] | encodings of a stored tensor |
@@ -36,11 +37,13 @@
 //! | [`request`] | what is asked in it, and how an error is told |
 #![forbid(unsafe_code)]
 
+mod binding;
 pub mod codec;
 pub mod config;
 pub mod document;
 pub mod error;
 pub mod family;
+pub mod forms;
 pub mod layout;
 pub mod mapping;
 pub mod placement;
@@ -50,18 +53,19 @@ pub mod spec;
 pub mod template;
 pub mod weight_map;
 
-pub use codec::{Codec, EncodedTensor};
+pub use codec::{Codec, Companion, EncodedTensor};
 pub use config::{ConfigEdit, RawConfig};
 pub use error::Error;
 pub use family::{
     Bridge, Claim, ConfigMapping, Dequantizer, Description, MapOptions, MtpPolicy, PipelineMapping,
     WeightMapping,
 };
+pub use forms::Forms;
 pub use layout::{PipelineLayout, Stage};
 pub use mapping::{
-    Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl, Violation,
+    KeyDecl, Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl, Violation,
 };
-pub use placement::{Cut, Mesh, MeshAxis, Placement, PlacementRule};
-pub use rule::{DtypeRule, MapRule, ModuleState, Part, Rule, Scope, StateValue};
+pub use placement::{Cut, Mesh, MeshAxis, MeshRefusal, Placement, PlacementRule};
+pub use rule::{DtypeRule, Form, MapRule, ModuleState, Part, Rule, Scope, StateValue};
 pub use spec::{Dims, ModelSpec};
 pub use weight_map::WeightMap;

@@ -3,12 +3,12 @@
 //! A [`Piece`] says that a rectangle of one Hugging Face tensor is a rectangle of one Megatron param. Import reads the list
 //! from the tensor's end, export from the param's; nothing else distinguishes the two.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 
 use rialto_tensor::{Dtype, Region, Shape, TilingFault};
 
-use crate::{Codec, DtypeRule, Error, StateValue};
+use crate::{DtypeRule, StateValue};
 
 /// The group of rules that map multi-token prediction; the one group name the SDK itself looks for.
 pub const MTP_GROUP: &str = "mtp";
@@ -46,6 +46,20 @@ pub struct ParamDecl {
     pub shape: Shape,
     /// Position of its rule in [`Mapping::rules`].
     pub rule: usize,
+}
+
+/// A key under which a checkpoint stores a param or a rectangle of it: in Megatron's own spelling one key a param, of its
+/// name; in another [`Form`](crate::Form) several, or one of another name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyDecl {
+    /// The key.
+    pub name: String,
+    /// Shape of the tensor stored under it.
+    pub shape: Shape,
+    /// Position in [`Mapping::params`].
+    pub param: usize,
+    /// The rectangle of the param that it is, the same elements in the same row-major order.
+    pub region: Region,
 }
 
 /// An object that the Megatron side holds beside its params.
@@ -156,6 +170,31 @@ pub enum Violation {
         companion: String,
         place: String,
     },
+    /// A companion that does not have one element for each block of its tensor, or another dtype.
+    Grid {
+        companion: String,
+        tensor: String,
+        tensor_shape: Shape,
+        block: Vec<u64>,
+        expected: (Dtype, Shape),
+        found: (Dtype, Shape),
+        place: String,
+    },
+    /// An encoded tensor with fewer axes than a block of its codec.
+    Rank {
+        tensor: String,
+        dtype: Dtype,
+        shape: Shape,
+        block: Vec<u64>,
+        place: String,
+    },
+    /// A companion of a tensor that is not encoded.
+    Stray {
+        companion: String,
+        tensor: String,
+        dtype: Dtype,
+        place: String,
+    },
 }
 
 impl fmt::Display for Violation {
@@ -250,6 +289,49 @@ impl fmt::Display for Violation {
                     "{tensor} is stored as {dtype} in {place} and needs {companion}, which is missing"
                 )
             }
+            Violation::Grid {
+                companion,
+                tensor,
+                tensor_shape,
+                block,
+                expected,
+                found,
+                place,
+            } => {
+                write!(
+                    f,
+                    "{companion} is {} {} in {place}, expected {} {}: one for each {} block of {tensor} {tensor_shape}",
+                    found.0,
+                    found.1,
+                    expected.0,
+                    expected.1,
+                    block_list(block)
+                )
+            }
+            Violation::Rank {
+                tensor,
+                dtype,
+                shape,
+                block,
+                place,
+            } => {
+                write!(
+                    f,
+                    "{tensor} is stored as {dtype} {shape} in {place}, too few axes for blocks of {}",
+                    block_list(block)
+                )
+            }
+            Violation::Stray {
+                companion,
+                tensor,
+                dtype,
+                place,
+            } => {
+                write!(
+                    f,
+                    "{companion} in {place} is a scale of {tensor}, which is stored as {dtype} and needs none"
+                )
+            }
         }
     }
 }
@@ -260,6 +342,12 @@ fn list(dtypes: &[Dtype], separator: &str) -> String {
         .map(ToString::to_string)
         .collect::<Vec<_>>()
         .join(separator)
+}
+
+/// Prints `128x128`.
+fn block_list(block: &[u64]) -> String {
+    let extents: Vec<String> = block.iter().map(u64::to_string).collect();
+    extents.join("x")
 }
 
 /// What the checkpoint on the Hugging Face side holds for each tensor of a mapping.
@@ -273,13 +361,17 @@ pub struct TensorBinding {
     pub param_dtypes: Vec<Dtype>,
     /// The rule and inventory position of each tensor that a rule leaves out and that is there.
     pub skipped: Vec<(usize, usize)>,
+    /// Inventory positions of companions that were taken under another suffix than the published one.
+    pub aliases: Vec<usize>,
 }
 
 /// What the checkpoint on the Megatron side holds for each param of a mapping.
 #[derive(Clone, Debug)]
 pub struct ParamBinding {
-    /// For each param, its position in the inventory.
-    pub params: Vec<usize>,
+    /// For each key, its position in the inventory.
+    pub keys: Vec<usize>,
+    /// For each param, the dtype its keys have.
+    pub param_dtypes: Vec<Dtype>,
 }
 
 /// A weight map after expansion: total in both directions, or it would not exist.
@@ -288,6 +380,7 @@ pub struct Mapping {
     pub(crate) rules: Vec<RuleInfo>,
     pub(crate) tensors: Vec<TensorDecl>,
     pub(crate) params: Vec<ParamDecl>,
+    pub(crate) keys: Vec<KeyDecl>,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) objects: Vec<ObjectDecl>,
     pub(crate) skipped: Vec<TensorDecl>,
@@ -310,6 +403,12 @@ impl Mapping {
     #[must_use]
     pub fn params(&self) -> &[ParamDecl] {
         &self.params
+    }
+
+    /// The keys under which the Megatron side stores the params, grouped by param in the order of [`Mapping::params`].
+    #[must_use]
+    pub fn keys(&self) -> &[KeyDecl] {
+        &self.keys
     }
 
     /// The pieces, grouped by param in the order of [`Mapping::params`].
@@ -350,238 +449,11 @@ impl Mapping {
         all.map(nominal).collect()
     }
 
-    /// Holds the tensors of a Hugging Face checkpoint against the mapping.
-    ///
-    /// A tensor stored in a codec's dtype must have the codec's companions beside it, which are then claimed with it.
-    /// Errors: [`Error::NotTotal`] with every tensor that is missing, claimed by no rule, there twice, or of a wrong shape
-    /// or dtype.
-    pub fn bind_tensors(
-        &self,
-        inventory: &[StoredTensor],
-        codecs: &[Codec],
-    ) -> Result<TensorBinding, Error> {
-        let mut violations = Vec::new();
-        let positions = positions(inventory, &mut violations);
-        let mut claimed = HashSet::new();
-        let mut missing = Vec::new();
-
-        let mut tensors = Vec::with_capacity(self.tensors.len());
-        let mut encodings = Vec::with_capacity(self.tensors.len());
-        let mut dtypes = Vec::with_capacity(self.tensors.len());
-        for tensor in &self.tensors {
-            let rule = self.rule(tensor.rule);
-            let Some(&position) = positions.get(tensor.name.as_str()) else {
-                missing.push(tensor);
-                violations.push(missing_violation(&tensor.name, &tensor.shape, rule));
-                tensors.push(usize::MAX);
-                encodings.push(None);
-                dtypes.push(rule.dtype.accepts[0]);
-                continue;
-            };
-            let stored = &inventory[position];
-            claimed.insert(position);
-            let codec = codecs.iter().position(|codec| codec.stored == stored.dtype);
-            let encoding = codec.map(|codec| {
-                let companions = codecs[codec].companions.iter().filter_map(|suffix| {
-                    let companion = format!("{}{suffix}", tensor.name);
-                    let position = positions.get(companion.as_str()).copied();
-                    if position.is_none() {
-                        violations.push(Violation::Companion {
-                            tensor: tensor.name.clone(),
-                            dtype: stored.dtype,
-                            companion,
-                            place: stored.place.clone(),
-                        });
-                    }
-                    position
-                });
-                (codec, companions.collect::<Vec<_>>())
-            });
-            claimed.extend(encoding.iter().flat_map(|(_, companions)| companions));
-            let dtype = codec.map_or(stored.dtype, |codec| codecs[codec].decoded);
-            check_stored(&tensor.shape, rule, dtype, stored, &mut violations);
-            tensors.push(position);
-            encodings.push(encoding);
-            dtypes.push(dtype);
-        }
-
-        let mut skipped = Vec::new();
-        for tensor in &self.skipped {
-            if let Some(&position) = positions.get(tensor.name.as_str()) {
-                let stored = &inventory[position];
-                claimed.insert(position);
-                let rule = self.rule(tensor.rule);
-                let codec = codecs.iter().find(|codec| codec.stored == stored.dtype);
-                let dtype = codec.map_or(stored.dtype, |codec| codec.decoded);
-                // Left out or not, what is there must be what the rule says: another shape is another model.
-                check_stored(&tensor.shape, rule, dtype, stored, &mut violations);
-                if let Some(codec) = codec {
-                    let companion = |suffix: &String| {
-                        positions
-                            .get(format!("{}{suffix}", tensor.name).as_str())
-                            .copied()
-                    };
-                    claimed.extend(codec.companions.iter().filter_map(companion));
-                }
-                skipped.push((tensor.rule, position));
-            }
-        }
-        violations.extend(unclaimed(inventory, &claimed));
-
-        let mut param_dtypes: Vec<Option<Dtype>> = vec![None; self.params.len()];
-        let mut mixed: BTreeMap<usize, Vec<Dtype>> = BTreeMap::new();
-        for piece in &self.pieces {
-            let dtype = dtypes[piece.tensor];
-            let first = *param_dtypes[piece.param].get_or_insert(dtype);
-            if first != dtype {
-                let found = mixed.entry(piece.param).or_insert_with(|| vec![first]);
-                if !found.contains(&dtype) {
-                    found.push(dtype);
-                }
-            }
-        }
-        let mixed = mixed
-            .into_iter()
-            .map(|(param, dtypes)| Violation::MixedDtypes {
-                param: self.params[param].name.clone(),
-                dtypes,
-            });
-        violations.extend(mixed);
-        self.refuse(violations, &missing)?;
-        // Only a param without elements has no piece: anything else would have been a gap when the map was resolved.
-        let nominal = |param: &ParamDecl| self.rule(param.rule).dtype.accepts[0];
-        let param_dtypes = param_dtypes.into_iter().zip(&self.params);
-        let param_dtypes = param_dtypes
-            .map(|(dtype, param)| dtype.unwrap_or_else(|| nominal(param)))
-            .collect();
-        Ok(TensorBinding {
-            tensors,
-            encodings,
-            param_dtypes,
-            skipped,
-        })
-    }
-
-    /// Holds the params of a Megatron checkpoint against the mapping. Errors: [`Error::NotTotal`], as above.
-    pub fn bind_params(&self, inventory: &[StoredTensor]) -> Result<ParamBinding, Error> {
-        let mut violations = Vec::new();
-        let positions = positions(inventory, &mut violations);
-        let mut claimed = HashSet::new();
-        let mut params = Vec::with_capacity(self.params.len());
-        for param in &self.params {
-            let rule = self.rule(param.rule);
-            match positions.get(param.name.as_str()) {
-                None => violations.push(missing_violation(&param.name, &param.shape, rule)),
-                Some(&position) => {
-                    let stored = &inventory[position];
-                    check_stored(&param.shape, rule, stored.dtype, stored, &mut violations);
-                    claimed.insert(position);
-                    params.push(position);
-                }
-            }
-        }
-        violations.extend(unclaimed(inventory, &claimed));
-        self.refuse(violations, &[])?;
-        Ok(ParamBinding { params })
-    }
-
-    /// Whether any of `names` is a param of multi-token prediction.
+    /// Whether any of `names` is a key of multi-token prediction.
     #[must_use]
-    pub fn holds_mtp<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> bool {
-        let is_mtp = |param: &&ParamDecl| self.rule(param.rule).group == MTP_GROUP;
-        let mtp: HashSet<&str> = self
-            .params
-            .iter()
-            .filter(is_mtp)
-            .map(|param| param.name.as_str())
-            .collect();
-        names.into_iter().any(|name| mtp.contains(name))
+    pub fn holds_mtp(&self, names: &HashSet<&str>) -> bool {
+        let is_mtp = |key: &&KeyDecl| self.rule(self.params[key.param].rule).group == MTP_GROUP;
+        let mut mtp = self.keys.iter().filter(is_mtp);
+        mtp.any(|key| names.contains(key.name.as_str()))
     }
-
-    fn refuse(&self, violations: Vec<Violation>, missing: &[&TensorDecl]) -> Result<(), Error> {
-        if violations.is_empty() {
-            return Ok(());
-        }
-        let is_mtp = |tensor: &TensorDecl| self.rule(tensor.rule).group == MTP_GROUP;
-        let mtp_tensors = self.tensors.iter().filter(|tensor| is_mtp(tensor)).count();
-        let only_mtp =
-            violations.len() == missing.len() && missing.iter().all(|tensor| is_mtp(tensor));
-        let advice = (only_mtp && missing.len() == mtp_tensors)
-            .then(|| format!("the source holds none of its {mtp_tensors} MTP tensors; `--mtp drop` converts the rest"));
-        Err(Error::NotTotal { violations, advice })
-    }
-}
-
-fn positions<'a>(
-    inventory: &'a [StoredTensor],
-    violations: &mut Vec<Violation>,
-) -> HashMap<&'a str, usize> {
-    let mut positions = HashMap::with_capacity(inventory.len());
-    for (position, stored) in inventory.iter().enumerate() {
-        if positions.insert(stored.name.as_str(), position).is_some() {
-            violations.push(Violation::Twice {
-                name: stored.name.clone(),
-                place: stored.place.clone(),
-            });
-        }
-    }
-    positions
-}
-
-fn missing_violation(name: &str, shape: &Shape, rule: &RuleInfo) -> Violation {
-    Violation::Missing {
-        name: name.to_owned(),
-        shape: shape.clone(),
-        rule: rule.name.clone(),
-    }
-}
-
-fn check_stored(
-    shape: &Shape,
-    rule: &RuleInfo,
-    dtype: Dtype,
-    stored: &StoredTensor,
-    violations: &mut Vec<Violation>,
-) {
-    let (name, place) = (stored.name.clone(), stored.place.clone());
-    if *shape != stored.shape {
-        let (expected, found) = (shape.clone(), stored.shape.clone());
-        violations.push(Violation::Shape {
-            name: name.clone(),
-            expected,
-            found,
-            place: place.clone(),
-        });
-    }
-    if !rule.dtype.accepts.contains(&dtype) {
-        violations.push(Violation::Dtype {
-            name,
-            accepts: rule.dtype.accepts.clone(),
-            found: dtype,
-            place,
-        });
-    }
-}
-
-fn unclaimed<'a>(
-    inventory: &'a [StoredTensor],
-    claimed: &HashSet<usize>,
-) -> impl Iterator<Item = Violation> + 'a {
-    let rest: Vec<usize> = (0..inventory.len())
-        .filter(|position| !claimed.contains(position))
-        .collect();
-    rest.into_iter().map(|position| {
-        let StoredTensor {
-            name,
-            dtype,
-            shape,
-            place,
-        } = inventory[position].clone();
-        Violation::Unclaimed {
-            name,
-            dtype,
-            shape,
-            place,
-        }
-    })
 }

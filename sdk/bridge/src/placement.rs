@@ -10,6 +10,9 @@ use crate::Error;
 /// Most chunks of one param.
 const LIMIT: u64 = 1 << 20;
 
+/// Largest size of a dimension that a message offers.
+const MAX_SIZE: u64 = 4096;
+
 /// Sizes of the parallel dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,7 +81,7 @@ impl fmt::Display for MeshAxis {
 }
 
 /// One cut along one axis of a param.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cut {
     /// The axis of the param.
@@ -91,10 +94,96 @@ pub struct Cut {
     /// Whether every index of the axis is a chunk of its own (stacked experts), whatever the rank count.
     #[serde(default)]
     pub is_stacked: bool,
+    /// How many consecutive indices no rank may part: the rows of a head.
+    #[serde(default = "one")]
+    pub granule: u64,
+    /// What a granule is called in messages, in the plural: `attention heads`.
+    #[serde(default = "indices")]
+    pub of: String,
 }
 
 fn one() -> u64 {
     1
+}
+
+fn indices() -> String {
+    "indices".to_owned()
+}
+
+impl Cut {
+    /// One block of single indices along `axis`, shared by the ranks of `over`.
+    #[must_use]
+    pub fn new(axis: usize, over: MeshAxis, of: &str) -> Cut {
+        Cut {
+            axis,
+            over,
+            blocks: 1,
+            is_stacked: false,
+            granule: 1,
+            of: of.to_owned(),
+        }
+    }
+
+    /// With so many blocks, each cut on its own.
+    #[must_use]
+    pub fn blocks(mut self, blocks: u64) -> Cut {
+        self.blocks = blocks;
+        self
+    }
+
+    /// With so many indices that stay together.
+    #[must_use]
+    pub fn granule(mut self, granule: u64) -> Cut {
+        self.granule = granule;
+        self
+    }
+
+    /// With a chunk for every index.
+    #[must_use]
+    pub fn stacked(mut self) -> Cut {
+        self.is_stacked = true;
+        self
+    }
+
+    /// What the ranks of the dimension share, counted, of an axis of this extent. `None` if blocks and granules do not
+    /// fill it.
+    fn units(&self, extent: u64) -> Option<u64> {
+        let unit = self.blocks.checked_mul(self.granule)?;
+        (unit > 0 && extent.is_multiple_of(unit)).then(|| extent / unit)
+    }
+}
+
+/// A dimension whose size does not divide what it should share out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeshRefusal {
+    /// The dimension.
+    pub over: MeshAxis,
+    /// Its size.
+    pub size: u64,
+    /// What it does not divide, as counts and names, each once.
+    pub undivided: Vec<(u64, String)>,
+    /// The sizes that divide everything.
+    pub valid: Vec<u64>,
+}
+
+impl fmt::Display for MeshRefusal {
+    /// Prints `--tp 2 does not divide 5 attention heads; valid for this model: 1`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let undivided = self
+            .undivided
+            .iter()
+            .map(|(count, of)| format!("{count} {of}"));
+        let undivided: Vec<String> = undivided.collect();
+        let valid: Vec<String> = self.valid.iter().map(u64::to_string).collect();
+        write!(
+            f,
+            "--{} {} does not divide {}; valid for this model: {}",
+            self.over,
+            self.size,
+            undivided.join(", "),
+            valid.join(", ")
+        )
+    }
 }
 
 /// Where the params that match a pattern are cut; no cut means that every rank holds all of it.
@@ -117,10 +206,53 @@ pub struct Placement {
 }
 
 impl Placement {
+    /// Refuses a mesh that does not divide the params, each dimension with all that it does not divide and the sizes that
+    /// would do. Errors: [`Error::Mesh`].
+    pub fn check<'a>(
+        &self,
+        params: impl IntoIterator<Item = (&'a str, &'a Shape)>,
+        mesh: &Mesh,
+    ) -> Result<(), Error> {
+        let mut shared: Vec<(MeshAxis, u64, &str)> = Vec::new();
+        for (param, shape) in params {
+            let rule = self.rules.iter().find(|rule| matches(&rule.param, param));
+            for cut in rule.iter().flat_map(|rule| &rule.cuts) {
+                let extent = shape.extents().get(cut.axis);
+                let unit = extent.and_then(|&extent| cut.units(extent));
+                let unit = unit.map(|units| (cut.over, units, cut.of.as_str()));
+                shared.extend(unit.filter(|unit| !shared.contains(unit)));
+            }
+        }
+        let mut refusals = Vec::new();
+        for over in [MeshAxis::Tp, MeshAxis::Ep, MeshAxis::Etp] {
+            let size = mesh.size(over);
+            let of_axis = || shared.iter().filter(|(axis, ..)| *axis == over);
+            let undivided = of_axis().filter(|(_, units, _)| size == 0 || units % size != 0);
+            let undivided: Vec<_> = undivided
+                .map(|&(_, units, of)| (units, of.to_owned()))
+                .collect();
+            if size != 1 && (!undivided.is_empty() || size == 0) {
+                let divides = |size: &u64| of_axis().all(|(_, units, _)| units % size == 0);
+                let most = of_axis().map(|(_, units, _)| *units).min().unwrap_or(1);
+                refusals.push(MeshRefusal {
+                    over,
+                    size,
+                    undivided,
+                    valid: (1..=most.min(MAX_SIZE)).filter(divides).collect(),
+                });
+            }
+        }
+        if refusals.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Mesh { refusals })
+        }
+    }
+
     /// The chunks in which Megatron itself would write the param on this mesh, in row-major order.
     ///
-    /// Errors: [`Error::Unsupported`] if no rule matches, if an axis is not there, or if an extent cannot be divided; the
-    /// sizes that would divide it are given.
+    /// Errors: [`Error::Unsupported`] if no rule matches, if an axis is not there, or if an extent cannot be divided
+    /// ([`Placement::check`] says which sizes would divide all of them).
     pub fn chunks(&self, param: &str, shape: &Shape, mesh: &Mesh) -> Result<Vec<Region>, Error> {
         let Some(rule) = self.rules.iter().find(|rule| matches(&rule.param, param)) else {
             return Err(unsupported(
@@ -139,20 +271,17 @@ impl Placement {
                     &axes,
                 ));
             };
-            let (ranks, blocks) = (mesh.size(cut.over), cut.blocks);
-            let fragments = blocks
-                .checked_mul(ranks)
-                .filter(|&count| count > 0 && extent % count == 0);
-            let Some(fragments) = fragments else {
-                let fits = (1..=extent.min(1024))
-                    .filter(|size| blocks > 0 && extent % (size * blocks) == 0);
-                let fits: Vec<String> = fits.map(|size| size.to_string()).collect();
-                let what = format!(
-                    "{} for axis {} of {param} {shape} in {blocks} blocks",
-                    cut.over, cut.axis
-                );
-                return Err(unsupported(what, &ranks.to_string(), &fits.join(", ")));
-            };
+            let ranks = mesh.size(cut.over);
+            let divides = |units: &u64| ranks > 0 && units.is_multiple_of(ranks);
+            if cut.units(extent).filter(divides).is_none() {
+                let unit = format!("{} blocks of {}", cut.blocks, cut.granule);
+                return Err(unsupported(
+                    format!("{} for axis {} of {param} {shape}", cut.over, cut.axis),
+                    &ranks.to_string(),
+                    &format!("sizes that divide {unit}"),
+                ));
+            }
+            let fragments = cut.blocks.saturating_mul(ranks);
             counts[cut.axis] = if cut.is_stacked { extent } else { fragments };
         }
         let total = counts
@@ -196,7 +325,8 @@ fn unsupported(what: String, found: &str, supported: &str) -> Error {
 }
 
 /// Whether `name` is `pattern` with some run of characters for each `*`.
-fn matches(pattern: &str, name: &str) -> bool {
+#[must_use]
+pub fn matches(pattern: &str, name: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else {
@@ -220,26 +350,25 @@ mod tests {
     use super::*;
 
     fn table() -> Placement {
-        let cut = |axis, over, blocks, is_stacked| Cut {
-            axis,
-            over,
-            blocks,
-            is_stacked,
-        };
         let rule = |param: &str, cuts: &[Cut]| PlacementRule {
             param: param.to_owned(),
             cuts: cuts.to_vec(),
         };
+        let gate_and_up = |over| Cut::new(0, over, "rows").blocks(2);
         Placement {
             rules: vec![
                 rule(
                     "*.experts.*.fc1",
                     &[
-                        cut(0, MeshAxis::Ep, 1, true),
-                        cut(1, MeshAxis::Etp, 2, false),
+                        Cut::new(0, MeshAxis::Ep, "experts").stacked(),
+                        Cut {
+                            axis: 1,
+                            ..gate_and_up(MeshAxis::Etp)
+                        },
                     ],
                 ),
-                rule("*.fc1", &[cut(0, MeshAxis::Tp, 2, false)]),
+                rule("*.fc1", &[gate_and_up(MeshAxis::Tp)]),
+                rule("*.q", &[Cut::new(0, MeshAxis::Tp, "heads").granule(4)]),
                 rule("*.norm", &[]),
             ],
         }
@@ -273,16 +402,37 @@ mod tests {
     }
 
     #[test]
-    fn a_mesh_that_does_not_divide_is_refused_with_the_sizes_that_do() {
-        let mesh = Mesh {
-            tp: 3,
+    fn a_mesh_is_refused_with_all_that_it_does_not_divide_and_the_sizes_that_would() {
+        let shapes = [
+            ("a.fc1", Shape::new([24, 3])),
+            ("b.fc1", Shape::new([24, 3])),
+            ("a.q", Shape::new([24, 3])),
+            ("a.norm", Shape::new([3])),
+            ("a.experts.x.fc1", Shape::new([5, 8, 3])),
+        ];
+        let params = || shapes.iter().map(|(name, shape)| (*name, shape));
+        let check = |tp, ep, etp| table().check(params(), &Mesh { tp, pp: 1, ep, etp });
+        for (tp, ep, etp) in [(1, 1, 1), (2, 5, 4), (6, 1, 2), (3, 1, 1)] {
+            assert_eq!(check(tp, ep, etp), Ok(()), "{tp} {ep} {etp}");
+        }
+        let refused = |tp, ep, etp| check(tp, ep, etp).unwrap_err().to_string();
+        assert_eq!(
+            refused(4, 1, 1),
+            "--tp 4 does not divide 6 heads; valid for this model: 1, 2, 3, 6"
+        );
+        assert_eq!(
+            refused(5, 2, 8),
+            "--tp 5 does not divide 12 rows, 6 heads; valid for this model: 1, 2, 3, 6; \
+             --ep 2 does not divide 5 experts; valid for this model: 1, 5; \
+             --etp 8 does not divide 4 rows; valid for this model: 1, 2, 4"
+        );
+        assert!(refused(0, 1, 1).starts_with("--tp 0 does not divide"));
+        // Refused by the table as a whole, and by each param alone.
+        let tp = Mesh {
+            tp: 4,
             ..Mesh::SINGLE
         };
-        let error = table()
-            .chunks("l.0.fc1", &Shape::new([8, 3]), &mesh)
-            .unwrap_err();
-        let expected = "tp for axis 0 of l.0.fc1 [8, 3] in 2 blocks is not supported: found 3, supported: 1, 2, 4";
-        assert_eq!(error.to_string(), expected);
+        assert!(table().chunks("a.q", &Shape::new([24, 3]), &tp).is_err());
     }
 
     #[test]

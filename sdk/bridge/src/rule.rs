@@ -18,9 +18,12 @@ pub enum Rule {
 impl Rule {
     /// What a document that holds this rule requires of its reader.
     #[must_use]
-    pub fn requirement(&self) -> &'static str {
+    pub fn requirements(&self) -> &'static [&'static str] {
         match self {
-            Rule::Map(_) => "rule/map/1",
+            Rule::Map(rule) if rule.tensor_forms.is_empty() && rule.param_forms.is_empty() => {
+                &["rule/map/1"]
+            }
+            Rule::Map(_) => &["rule/map/1", "rule/forms/1"],
         }
     }
 }
@@ -149,6 +152,12 @@ pub struct MapRule {
     pub state: Option<ModuleState>,
     /// The tensors, which together tile the param.
     pub parts: Vec<Part>,
+    /// Other spellings of the tensors that checkpoints are found in, such as experts fused into one tensor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tensor_forms: Vec<Form>,
+    /// Other spellings of the param, such as the keys of an older Megatron. The parts name keys, each taken whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub param_forms: Vec<Form>,
     /// Why the tensors are left out; then no param is made and the tensors may be absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<String>,
@@ -166,6 +175,8 @@ impl MapRule {
             dtype: DtypeRule::any_of([]),
             state: None,
             parts: Vec::new(),
+            tensor_forms: Vec::new(),
+            param_forms: Vec::new(),
             skip: None,
         }
     }
@@ -198,11 +209,49 @@ impl MapRule {
         self
     }
 
+    /// Adds another spelling of the tensors.
+    #[must_use]
+    pub fn tensors_also(mut self, form: Form) -> MapRule {
+        self.tensor_forms.push(form);
+        self
+    }
+
+    /// Adds another spelling of the param.
+    #[must_use]
+    pub fn params_also(mut self, form: Form) -> MapRule {
+        self.param_forms.push(form);
+        self
+    }
+
     /// Leaves the tensors out, and says why.
     #[must_use]
     pub fn skipped(mut self, reason: Option<&str>) -> MapRule {
         self.skip = reason.map(str::to_owned);
         self
+    }
+}
+
+/// Another spelling of one side of a rule: other names, fused or split otherwise, the same elements.
+///
+/// A checkpoint is read in whichever spelling it holds. Which one is decided rule by rule: the spelling of which most names
+/// are there, an earlier one before a later one; the rule's own parts stand before all forms. What the choice leaves
+/// missing or unclaimed is an error as ever, so a mixture of spellings never passes for a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Form {
+    /// What a person calls it (`fused`); rules that share a name are spelled so together.
+    pub name: String,
+    /// The tensors or keys, which together tile the param.
+    pub parts: Vec<Part>,
+}
+
+impl Form {
+    /// A spelling of these parts.
+    pub fn new(name: &str, parts: impl IntoIterator<Item = Part>) -> Form {
+        Form {
+            name: name.to_owned(),
+            parts: parts.into_iter().collect(),
+        }
     }
 }
 
@@ -265,6 +314,32 @@ impl Part {
         self.from = from.map(str::to_owned).to_vec();
         self.take = Some(take.to_vec());
         self
+    }
+}
+
+/// A dtype in a document is its safetensors name.
+pub(crate) mod dtype_name {
+    use rialto_tensor::Dtype;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
+
+    // serde calls this with a reference.
+    #[allow(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the signature is serde's"
+    )]
+    pub(crate) fn serialize<S: Serializer>(
+        dtype: &Dtype,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(dtype.safetensors_name())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Dtype, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
     }
 }
 

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::mapping::RuleInfo;
 use crate::template::{Expression, Template};
 use crate::{
-    Error, MapRule, Mapping, ModuleState, ObjectDecl, ParamDecl, Part, Piece, Rule, Scope,
-    TensorDecl, Violation,
+    Error, Forms, KeyDecl, MapRule, Mapping, ModuleState, ObjectDecl, ParamDecl, Part, Piece, Rule,
+    Scope, TensorDecl, Violation,
 };
 
 /// The rules of a model, in the order of the forward pass. It crosses the ABI once, as data.
@@ -31,21 +31,32 @@ impl WeightMap {
     /// What a document that holds this map requires of its reader.
     #[must_use]
     pub fn requirements(&self) -> Vec<&'static str> {
-        let mut needs: Vec<_> = self.rules.iter().map(Rule::requirement).collect();
+        let needs = self.rules.iter().flat_map(Rule::requirements);
+        let mut needs: Vec<_> = needs.copied().collect();
         needs.sort_unstable();
         needs.dedup();
         needs
     }
 
+    /// [`WeightMap::resolve_as`] with the rules' own spellings.
+    pub fn resolve(&self) -> Result<Mapping, Error> {
+        self.resolve_as(&Forms::own(self))
+    }
+
     /// Gives the indices their values and proves the result total: the param rectangles tile every param once, the tensor
-    /// rectangles tile every tensor once, and the two rectangles of a piece hold the same elements.
+    /// rectangles tile every tensor once, the keys tile every param once, and the two rectangles of a piece hold the same
+    /// elements.
     ///
     /// Errors: [`Error::Template`] for a name that cannot be made, [`Error::NotTotal`] with every violation.
-    pub fn resolve(&self) -> Result<Mapping, Error> {
+    pub fn resolve_as(&self, forms: &Forms) -> Result<Mapping, Error> {
         let mut expansion = Expansion::default();
-        for rule in &self.rules {
+        for (position, rule) in self.rules.iter().enumerate() {
             let Rule::Map(rule) = rule;
-            expansion.add_rule(rule)?;
+            expansion.add_rule(
+                rule,
+                forms.parts(position, rule),
+                forms.keys(position, rule),
+            )?;
         }
         expansion.finish()
     }
@@ -63,6 +74,8 @@ struct Expansion {
     tensor_positions: HashMap<String, usize>,
     params: Vec<ParamDecl>,
     param_positions: HashMap<String, usize>,
+    keys: Vec<KeyDecl>,
+    key_rules: HashMap<String, usize>,
     pieces: Vec<Piece>,
     objects: Vec<ObjectDecl>,
     skipped: Vec<TensorDecl>,
@@ -105,10 +118,47 @@ impl<'a> ReadPart<'a> {
             at: offsets(&part.at, param_rank, "param")?,
         })
     }
+
+    /// The extents in the param of what is taken of the tensor: the param may have unit axes that the tensor lacks; they
+    /// stand in front, as a stack's axes do.
+    fn extents_in_param(&self, take: &[u64]) -> Vec<u64> {
+        let mut extents = vec![1; self.at.len().saturating_sub(take.len())];
+        extents.extend_from_slice(&take[take.len().saturating_sub(self.at.len())..]);
+        extents
+    }
+}
+
+fn read_parts(parts: &[Part], param_rank: usize) -> Result<Vec<ReadPart<'_>>, Error> {
+    let read = |part| ReadPart::read(part, param_rank);
+    parts.iter().map(read).collect()
+}
+
+/// Reads the parts of a param's form. Errors: also for a part that is not taken whole.
+fn read_keys(parts: &[Part], param_rank: usize) -> Result<Vec<ReadPart<'_>>, Error> {
+    let is_cut = |part: &&Part| part.take.is_some() || !part.from.is_empty();
+    match parts.iter().find(is_cut) {
+        Some(part) => Err(Error::Template {
+            template: part.tensor.clone(),
+            reason: "the keys of a param are taken whole".to_owned(),
+        }),
+        None => read_parts(parts, param_rank),
+    }
+}
+
+fn evaluate(offsets: &[Expression], bindings: &[(&str, u64)]) -> Result<Vec<u64>, Error> {
+    let value = |offset: &Expression| offset.evaluate(bindings);
+    offsets.iter().map(value).collect()
 }
 
 impl Expansion {
-    fn add_rule(&mut self, rule: &MapRule) -> Result<(), Error> {
+    /// Adds a rule whose tensors are spelled as `parts` and whose param as `keys`, as one key of its own name if there are
+    /// none.
+    fn add_rule(
+        &mut self,
+        rule: &MapRule,
+        parts: &[Part],
+        keys: Option<&[Part]>,
+    ) -> Result<(), Error> {
         if rule.dtype.accepts.is_empty() {
             let reason = "the rule accepts no dtype".to_owned();
             return Err(Error::Template {
@@ -129,13 +179,13 @@ impl Expansion {
             .as_ref()
             .map(|state| Template::parse(&state.module))
             .transpose()?;
-        let parts: Vec<_> = rule
-            .parts
-            .iter()
-            .map(|part| ReadPart::read(part, rule.shape.len()))
-            .collect::<Result<_, _>>()?;
         let shape = Shape::new(rule.shape.clone());
-        self.count(rule)?;
+        self.count(rule, parts, keys.unwrap_or_default())?;
+        let (parts, keys) = (
+            read_parts(parts, rule.shape.len())?,
+            keys.map(|keys| read_keys(keys, rule.shape.len()))
+                .transpose()?,
+        );
         for bindings in combinations(&rule.scope, &[]) {
             if rule.skip.is_some() {
                 for part in &parts {
@@ -144,8 +194,20 @@ impl Expansion {
                 continue;
             }
             let param = self.add_param(name.expand(&bindings)?, &shape, position);
-            if let (Some(state), Some(module)) = (&rule.state, &module) {
-                self.add_objects(state, &module.expand(&bindings)?, &shape)?;
+            match &keys {
+                Some(keys) => {
+                    for key in keys {
+                        self.add_keys(key, param, position, &bindings)?;
+                    }
+                }
+                None => {
+                    let name = self.params[param].name.clone();
+                    self.add_key(name, &shape, param, Region::whole(&shape), position);
+                    // Objects are written, never read: they go with the rule's own spelling.
+                    if let (Some(state), Some(module)) = (&rule.state, &module) {
+                        self.add_objects(state, &module.expand(&bindings)?, &shape)?;
+                    }
+                }
             }
             for part in &parts {
                 self.add_pieces(part, param, position, &bindings)?;
@@ -155,7 +217,7 @@ impl Expansion {
     }
 
     /// Refuses a map that would expand beyond [`LIMIT`], before it does.
-    fn count(&mut self, rule: &MapRule) -> Result<(), Error> {
+    fn count(&mut self, rule: &MapRule, parts: &[Part], keys: &[Part]) -> Result<(), Error> {
         let values = |scope: &Scope| {
             let lengths = scope
                 .indices()
@@ -168,7 +230,7 @@ impl Expansion {
             Some(None) => 1,
             None => 0,
         };
-        let pieces = rule.parts.iter().map(|part| values(&part.scope));
+        let pieces = parts.iter().chain(keys).map(|part| values(&part.scope));
         let each = pieces.fold(objects, u64::saturating_add).max(1);
         self.expanded = self
             .expanded
@@ -200,6 +262,51 @@ impl Expansion {
             rule,
         });
         self.params.len() - 1
+    }
+
+    fn add_keys<'a>(
+        &mut self,
+        part: &ReadPart<'a>,
+        param: usize,
+        rule: usize,
+        outer: &[(&'a str, u64)],
+    ) -> Result<(), Error> {
+        let shape = Shape::new(part.part.shape.clone());
+        let extents = part.extents_in_param(&part.part.shape);
+        for bindings in combinations(&part.part.scope, outer) {
+            let region = Region::new(evaluate(&part.at, &bindings)?, extents.clone());
+            let name = part.tensor.expand(&bindings)?;
+            if proper(&region) != proper(&Region::whole(&shape)) {
+                self.violations.push(Violation::Piece {
+                    tensor: name.clone(),
+                    tensor_region: Region::whole(&shape),
+                    param: self.params[param].name.clone(),
+                    param_region: region.clone(),
+                });
+            }
+            self.add_key(name, &shape, param, region, rule);
+        }
+        Ok(())
+    }
+
+    fn add_key(&mut self, name: String, shape: &Shape, param: usize, region: Region, rule: usize) {
+        // A param that two rules make is a violation already, and its key is its name.
+        if let Some(first) = self.key_rules.insert(name.clone(), rule)
+            && name != self.params[param].name
+        {
+            let rule_name = |rule: usize| self.rules[rule].name.clone();
+            self.violations.push(Violation::TwoRules {
+                param: name.clone(),
+                first: rule_name(first),
+                second: rule_name(rule),
+            });
+        }
+        self.keys.push(KeyDecl {
+            name,
+            shape: shape.clone(),
+            param,
+            region,
+        });
     }
 
     fn add_objects(
@@ -247,23 +354,15 @@ impl Expansion {
         outer: &[(&'a str, u64)],
     ) -> Result<(), Error> {
         let take = part.part.take.as_ref().unwrap_or(&part.part.shape);
-        // The param may have unit axes that the tensor lacks: they stand in front, as a stack's axes do.
-        let mut extents = vec![1; part.at.len().saturating_sub(take.len())];
-        extents.extend_from_slice(&take[take.len().saturating_sub(part.at.len())..]);
+        let extents = part.extents_in_param(take);
         for bindings in combinations(&part.part.scope, outer) {
             let tensor = self.add_tensor(
                 part.tensor.expand(&bindings)?,
                 &Shape::new(part.part.shape.clone()),
                 rule,
             );
-            let evaluate = |offsets: &[Expression]| -> Result<Vec<u64>, Error> {
-                offsets
-                    .iter()
-                    .map(|offset| offset.evaluate(&bindings))
-                    .collect()
-            };
-            let tensor_region = Region::new(evaluate(&part.from)?, take.clone());
-            let param_region = Region::new(evaluate(&part.at)?, extents.clone());
+            let tensor_region = Region::new(evaluate(&part.from, &bindings)?, take.clone());
+            let param_region = Region::new(evaluate(&part.at, &bindings)?, extents.clone());
             self.pieces.push(Piece {
                 tensor,
                 tensor_region,
@@ -321,7 +420,16 @@ impl Expansion {
             .iter()
             .map(|param| (&param.name, &param.shape))
             .zip(of_param);
-        for ((name, shape), regions) in tensors.chain(params) {
+        let mut of_keys: Vec<Vec<Region>> = vec![Vec::new(); self.params.len()];
+        for key in &self.keys {
+            of_keys[key.param].push(key.region.clone());
+        }
+        let keys = self
+            .params
+            .iter()
+            .map(|param| (&param.name, &param.shape))
+            .zip(of_keys);
+        for ((name, shape), regions) in tensors.chain(params).chain(keys) {
             let faults = tiling_faults(shape, &regions).into_iter();
             self.violations
                 .extend(faults.map(|fault| Violation::Tiling {
@@ -349,6 +457,7 @@ impl Expansion {
             rules: self.rules,
             tensors: self.tensors,
             params: self.params,
+            keys: self.keys,
             pieces: self.pieces,
             objects: self.objects,
             skipped: self.skipped,
@@ -367,7 +476,10 @@ fn proper(region: &Region) -> Vec<u64> {
 }
 
 /// The outer bindings, extended by every combination of the scope's values, the last index fastest.
-fn combinations<'a>(scope: &'a Scope, outer: &[(&'a str, u64)]) -> Vec<Vec<(&'a str, u64)>> {
+pub(crate) fn combinations<'a>(
+    scope: &'a Scope,
+    outer: &[(&'a str, u64)],
+) -> Vec<Vec<(&'a str, u64)>> {
     let mut combinations = vec![outer.to_vec()];
     for index in scope.indices() {
         let with_value = |prefix: &Vec<(&'a str, u64)>| {

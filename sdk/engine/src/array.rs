@@ -1,4 +1,4 @@
-//! A stored tensor of either format, as rectangles of dense bytes in files.
+//! A stored tensor of either format, as rectangles of dense bytes in files, and whatever else gives elements.
 
 use std::sync::Arc;
 
@@ -7,6 +7,27 @@ use rialto_tensor::{Dtype, Region, Shape};
 
 use crate::Error;
 use crate::runs::{joint_runs, runs};
+
+/// A tensor whose elements can be read rectangle by rectangle.
+pub(crate) trait Values {
+    /// What the elements are as they are read.
+    fn dtype(&self) -> Dtype;
+
+    /// Reads a rectangle into `out`, where it takes the place `place` of a dense tensor of shape `out_shape`. `region` and
+    /// `place` hold the same elements in the same order.
+    fn read(
+        &self,
+        region: &Region,
+        place: &Region,
+        out_shape: &Shape,
+        out: &mut [u8],
+    ) -> Result<(), Error>;
+
+    /// How many indices of an axis are best read together, because they are decoded together.
+    fn granule(&self) -> u64 {
+        1
+    }
+}
 
 /// An open file, borrowed from its checkpoint or shared with it.
 #[derive(Debug)]
@@ -29,7 +50,7 @@ impl Handle<'_> {
 pub(crate) enum Bytes<'a> {
     /// In a file, from an offset on.
     File { source: Handle<'a>, offset: u64 },
-    /// In memory: a tensor that had to be decoded or gathered whole.
+    /// In memory: elements that had to be gathered or decoded first.
     Memory(Vec<u8>),
 }
 
@@ -47,12 +68,13 @@ pub(crate) struct Array<'a> {
     pub(crate) extents: Vec<Extent<'a>>,
 }
 
-impl Array<'_> {
-    /// Reads a rectangle into `out`, where it takes the place `place` of a dense tensor of shape `out_shape`.
-    ///
-    /// `region` and `place` hold the same elements in the same order; every element of `region` is read exactly once,
-    /// because the extents tile the tensor.
-    pub(crate) fn read(
+impl Values for Array<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Every element of `region` is read exactly once, because the extents tile the tensor.
+    fn read(
         &self,
         region: &Region,
         place: &Region,

@@ -3,65 +3,113 @@
 use rialto_tensor::{Dtype, Region, cast};
 
 use crate::Error;
-use crate::array::{Array, corresponding, relative};
+use crate::array::{Values, corresponding, relative};
 use crate::runs::bands;
 
 /// Bytes of one band: what is held in memory of any tensor at a time, once as stored and once cast.
 pub(crate) const BAND_BYTES: u64 = 8 << 20;
 
 /// A rectangle of the output and the rectangle of an input that holds its elements.
-#[derive(Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) output: &'a Region,
-    pub(crate) array: &'a Array<'a>,
+    pub(crate) array: &'a dyn Values,
     pub(crate) input: &'a Region,
 }
 
 /// Calls `emit` with the bytes of `region` in row-major order, cast from the inputs' dtype to `dtype`.
 ///
-/// The parts tile the output tensor and share one dtype `stored`: the mapping has proven both.
+/// The parts tile the output tensor and share one dtype: the mapping has proven both.
 pub(crate) fn assemble(
     region: &Region,
-    stored: Dtype,
     dtype: Dtype,
     parts: &[Part<'_>],
     emit: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    assemble_bands(BAND_BYTES, region, stored, dtype, parts, emit)
+    assemble_bands(BAND_BYTES, region, dtype, parts, emit)
 }
 
 /// The same with bands of at most `limit` bytes, at least one element each; the limit changes no byte of the whole.
 fn assemble_bands(
     limit: u64,
     region: &Region,
-    stored: Dtype,
     dtype: Dtype,
     parts: &[Part<'_>],
     emit: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mut band_bytes = Vec::new();
-    let mut cast_bytes = Vec::new();
-    for band in bands(region, limit / stored.size_bytes()) {
+    let mut buffers = Buffers::default();
+    for band in bands_of(limit, region, dtype, parts) {
+        emit(buffers.fill(&band, dtype, parts)?)?;
+    }
+    Ok(())
+}
+
+/// The dtype that the parts share; that of the output if there are none.
+fn stored_dtype(dtype: Dtype, parts: &[Part<'_>]) -> Dtype {
+    parts.first().map_or(dtype, |part| part.array.dtype())
+}
+
+/// The bands in which a region is read best.
+pub(crate) fn bands_of(
+    limit: u64,
+    region: &Region,
+    dtype: Dtype,
+    parts: &[Part<'_>],
+) -> Vec<Region> {
+    let granule = parts.iter().map(|part| part.array.granule()).max();
+    let width = stored_dtype(dtype, parts).size_bytes();
+    bands(region, limit / width, granule.unwrap_or(1))
+}
+
+/// The bytes of a band, once as stored and once cast.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    stored: Vec<u8>,
+    cast: Vec<u8>,
+}
+
+impl Buffers {
+    /// Reads one band of the output.
+    pub(crate) fn fill(
+        &mut self,
+        band: &Region,
+        dtype: Dtype,
+        parts: &[Part<'_>],
+    ) -> Result<&[u8], Error> {
+        let stored = self.fill_stored(band, dtype, parts)?;
+        if stored == dtype {
+            return Ok(&self.stored);
+        }
+        self.cast.clear();
+        cast::cast(stored, dtype, &self.stored, &mut self.cast)?;
+        Ok(&self.cast)
+    }
+
+    /// Reads one band in the dtype that the parts share, and says which that is.
+    fn fill_stored(
+        &mut self,
+        band: &Region,
+        dtype: Dtype,
+        parts: &[Part<'_>],
+    ) -> Result<Dtype, Error> {
+        let stored = stored_dtype(dtype, parts);
         let shape = band.shape();
         let length = usize::try_from(shape.size_bytes(stored)?).expect("a band fits in memory");
-        band_bytes.resize(length, 0);
+        self.stored.resize(length, 0);
         for part in parts {
             let Some(common) = band.intersection(part.output) else {
                 continue;
             };
             let input = corresponding(&common, part.output, part.input);
-            part.array
-                .read(&input, &relative(&common, &band), &shape, &mut band_bytes)?;
+            let place = relative(&common, band);
+            part.array.read(&input, &place, &shape, &mut self.stored)?;
         }
-        if stored == dtype {
-            emit(&band_bytes)?;
-        } else {
-            cast_bytes.clear();
-            cast::cast(stored, dtype, &band_bytes, &mut cast_bytes)?;
-            emit(&cast_bytes)?;
-        }
+        Ok(stored)
     }
-    Ok(())
+
+    /// The band as it was stored, before it was cast.
+    pub(crate) fn stored(&self) -> &[u8] {
+        &self.stored
+    }
 }
 
 #[cfg(test)]
@@ -69,7 +117,7 @@ mod tests {
     use rialto_tensor::Shape;
 
     use super::*;
-    use crate::array::{Bytes, Extent};
+    use crate::array::{Array, Bytes, Extent};
 
     /// A dense F32 tensor whose elements are `first`, `first + 1`, and so on.
     fn counting(first: u16, shape: &Shape) -> Array<'static> {
@@ -108,7 +156,7 @@ mod tests {
                     largest = largest.max(band.len() as u64);
                     Ok(())
                 };
-                assemble_bands(limit, &region, Dtype::F32, dtype, &parts, &mut emit).unwrap();
+                assemble_bands(limit, &region, dtype, &parts, &mut emit).unwrap();
                 // Whole numbers below 256 are exact in BF16: the upper half of their F32.
                 let bytes = expected.iter().flat_map(|value| {
                     let bytes = value.to_le_bytes();

@@ -1,11 +1,11 @@
-//! Encoded tensors: decoded whole by the family before their pieces are taken.
+//! Tensors of a Hugging Face checkpoint as values: as they are stored, or decoded by the family block by block.
 
 use rialto_bridge::{Bridge, Codec, EncodedTensor};
 use rialto_checkpoint::hf::{HfCheckpoint, HfTensor};
-use rialto_tensor::{Region, TensorView};
+use rialto_tensor::{Dtype, Region, Shape, TensorView};
 
 use crate::Error;
-use crate::array::{Array, Bytes, Extent, Handle};
+use crate::array::{Array, Bytes, Extent, Handle, Values};
 
 /// The tensor as it is stored, without touching its bytes.
 pub(crate) fn stored<'a>(checkpoint: &'a HfCheckpoint, tensor: &HfTensor) -> Array<'a> {
@@ -21,49 +21,106 @@ pub(crate) fn stored<'a>(checkpoint: &'a HfCheckpoint, tensor: &HfTensor) -> Arr
     }
 }
 
-/// The tensor's values, decoded by the family's hook. Memory: the tensor once as stored and once decoded.
-pub(crate) fn decoded<'a>(
-    family: &dyn Bridge,
-    codec: &Codec,
-    checkpoint: &HfCheckpoint,
-    tensor: &HfTensor,
-    companions: &[&HfTensor],
-) -> Result<Array<'a>, Error> {
-    let bytes = whole(checkpoint, tensor)?;
-    let companion_bytes = companions
-        .iter()
-        .map(|tensor| whole(checkpoint, tensor))
-        .collect::<Result<Vec<_>, _>>()?;
-    let views = companions.iter().zip(&companion_bytes);
-    let views = views.map(|(tensor, bytes)| TensorView::new(tensor.dtype, &tensor.shape, bytes));
-    let encoded = EncodedTensor {
-        codec: &codec.name,
-        tensor: TensorView::new(tensor.dtype, &tensor.shape, &bytes)?,
-        companions: views.collect::<Result<_, _>>()?,
-    };
-    let length = usize::try_from(tensor.shape.size_bytes(codec.decoded)?)
-        .expect("a stored tensor was just read whole");
-    let mut values = vec![0; length];
-    family.dequantize(&encoded, &mut values)?;
-    let region = Region::whole(&tensor.shape);
-    let extents = vec![Extent {
-        region,
-        bytes: Bytes::Memory(values),
-    }];
-    Ok(Array {
-        dtype: codec.decoded,
-        extents,
-    })
+/// An encoded tensor. What is read of it is decoded: the blocks around it, and no more.
+pub(crate) struct Encoded<'a> {
+    family: &'a dyn Bridge,
+    codec: &'a Codec,
+    shape: &'a Shape,
+    codes: Array<'a>,
+    companions: Vec<(Array<'a>, &'a Shape)>,
 }
 
-fn whole(checkpoint: &HfCheckpoint, tensor: &HfTensor) -> Result<Vec<u8>, Error> {
-    let length =
-        usize::try_from(tensor.range.len()).map_err(|_| rialto_tensor::Error::ShapeOverflow {
-            shape: tensor.shape.clone(),
-        })?;
-    let mut bytes = vec![0; length];
-    checkpoint
-        .source(tensor.file)
-        .read_at(tensor.range.start, &mut bytes)?;
+impl<'a> Encoded<'a> {
+    /// The tensor with its companions, which were bound to it by the codec.
+    pub(crate) fn new(
+        family: &'a dyn Bridge,
+        codec: &'a Codec,
+        checkpoint: &'a HfCheckpoint,
+        tensor: &'a HfTensor,
+        companions: &[&'a HfTensor],
+    ) -> Encoded<'a> {
+        let beside = companions
+            .iter()
+            .map(|tensor| (stored(checkpoint, tensor), &tensor.shape));
+        Encoded {
+            family,
+            codec,
+            shape: &tensor.shape,
+            codes: stored(checkpoint, tensor),
+            companions: beside.collect(),
+        }
+    }
+
+    /// Decodes the blocks around a rectangle. Memory: their elements once as stored and once decoded.
+    fn decode(&self, region: &Region) -> Result<(Region, Vec<u8>), Error> {
+        let too_few_axes = || rialto_bridge::Error::Codec {
+            codec: self.codec.name.clone(),
+            reason: format!("a tensor of shape {} has too few axes", self.shape),
+        };
+        let blocks = self.codec.blocks_around(region, self.shape);
+        let blocks = blocks.ok_or_else(too_few_axes)?;
+        let codes = gather(&self.codes, &blocks)?;
+        let mut scales = Vec::with_capacity(self.companions.len());
+        for (described, (array, found)) in self.codec.companions.iter().zip(&self.companions) {
+            let part = described.region(&blocks, self.shape, found);
+            let part = part.ok_or_else(too_few_axes)?;
+            scales.push((array.dtype, part.shape(), gather(array, &part)?));
+        }
+        let shape = blocks.shape();
+        let companions = scales
+            .iter()
+            .map(|(dtype, shape, bytes)| TensorView::new(*dtype, shape, bytes));
+        let encoded = EncodedTensor {
+            codec: &self.codec.name,
+            tensor: TensorView::new(self.codes.dtype, &shape, &codes)?,
+            companions: companions.collect::<Result<_, _>>()?,
+        };
+        let mut values = buffer(&shape, self.codec.decoded)?;
+        self.family.dequantize(&encoded, &mut values)?;
+        Ok((blocks, values))
+    }
+}
+
+impl Values for Encoded<'_> {
+    fn dtype(&self) -> Dtype {
+        self.codec.decoded
+    }
+
+    fn read(
+        &self,
+        region: &Region,
+        place: &Region,
+        out_shape: &Shape,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        let (blocks, values) = self.decode(region)?;
+        let decoded = Array {
+            dtype: self.codec.decoded,
+            extents: vec![Extent {
+                region: blocks,
+                bytes: Bytes::Memory(values),
+            }],
+        };
+        decoded.read(region, place, out_shape, out)
+    }
+
+    fn granule(&self) -> u64 {
+        self.codec.block.iter().copied().max().unwrap_or(1).max(1)
+    }
+}
+
+/// A rectangle as dense bytes.
+fn gather(array: &Array<'_>, region: &Region) -> Result<Vec<u8>, Error> {
+    let shape = region.shape();
+    let mut bytes = buffer(&shape, array.dtype)?;
+    array.read(region, &Region::whole(&shape), &shape, &mut bytes)?;
     Ok(bytes)
+}
+
+fn buffer(shape: &Shape, dtype: Dtype) -> Result<Vec<u8>, Error> {
+    let length = shape.size_bytes(dtype)?;
+    let length = usize::try_from(length).map_err(|_| rialto_tensor::Error::ShapeOverflow {
+        shape: shape.clone(),
+    })?;
+    Ok(vec![0; length])
 }

@@ -1,11 +1,11 @@
 //! Megatron to Hugging Face: the plan, and running it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use rialto_bridge::mapping::ParamBinding;
 use rialto_bridge::{
-    Bridge, Claim, ConfigEdit, MapOptions, Mapping, ModelSpec, MtpPolicy, Piece, RawConfig,
-    StoredTensor,
+    Bridge, Claim, ConfigEdit, Forms, MapOptions, Mapping, ModelSpec, MtpPolicy, Piece, RawConfig,
+    StoredTensor, WeightMap,
 };
 use rialto_checkpoint::hf::{self, HfPlan, INDEX_FILE};
 use rialto_checkpoint::store::{FileEntry, Store, Subdirectory, Target};
@@ -15,11 +15,11 @@ use rialto_checkpoint::torch_dist::{
 use rialto_tensor::{Dtype, Region};
 use serde_json::Value;
 
-use crate::array::{Array, Bytes, Extent, Handle};
 use crate::assemble::{BAND_BYTES, Part, assemble};
+use crate::params::{self, Params};
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::summary::{self, Direction, Side, Summary};
-use crate::{Error, ExportOptions, Progress, order};
+use crate::{Error, ExportOptions, Progress, ignored, order};
 
 /// A Megatron checkpoint and the Hugging Face directory its config comes from: opened, not yet understood by a family.
 #[derive(Debug)]
@@ -186,8 +186,7 @@ pub struct ExportPlan {
     source: MegatronSource,
     edits: Vec<ConfigEdit>,
     mapping: Mapping,
-    binding: ParamBinding,
-    inventory: Vec<StoredTensor>,
+    params: Params,
     verifies_checksums: bool,
     /// For each tensor of `files`, its position in the mapping.
     ordered: Vec<usize>,
@@ -209,25 +208,27 @@ impl ExportPlan {
             Claim::Yes { reason, .. } => reason,
             Claim::No { reason } => return Err(Error::NotClaimed { reason }),
         };
-        let inventory = inventory(&source.checkpoint);
+        let mut inventory = params::inventory(&source.checkpoint);
         let mut map_options = MapOptions::default();
         let mut spec = family.map_config(config, &map_options)?;
-        let mut mapping = family.weight_map(&spec)?.resolve()?;
-        if spec.dims.mtp_layers > 0
-            && !mapping.holds_mtp(inventory.iter().map(|stored| stored.name.as_str()))
-        {
+        let mut map = family.weight_map(&spec)?;
+        let (mut mapping, mut forms) = mapping_of(&map, &inventory, &options.forms)?;
+        if spec.dims.mtp_layers > 0 && !mapping.holds_mtp(&names(&inventory)) {
             map_options.mtp = MtpPolicy::Absent;
             spec = family.map_config(config, &map_options)?;
-            mapping = family.weight_map(&spec)?.resolve()?;
+            map = family.weight_map(&spec)?;
+            (mapping, forms) = mapping_of(&map, &inventory, &options.forms)?;
         }
         let reference_notices = source.check_reference(family, &spec, &map_options)?;
-        let binding = mapping.bind_params(&inventory)?;
+        let known: HashSet<&str> = mapping.keys().iter().map(|key| key.name.as_str()).collect();
+        let skipped = ignored::take_out(&mut inventory, &options.ignore, &known)?;
+        let params = Params::bind(&mapping, inventory)?;
 
         let mut ordered: Vec<usize> = (0..mapping.tensors().len()).collect();
         ordered.sort_by(|&a, &b| {
             order::natural(&mapping.tensors()[a].name, &mapping.tensors()[b].name)
         });
-        let stored = stored_dtypes(&mapping, &binding, &inventory);
+        let stored = stored_dtypes(&mapping, &params);
         let tensors = ordered.iter().map(|&position| {
             let tensor = &mapping.tensors()[position];
             let dtype = options
@@ -257,21 +258,19 @@ impl ExportPlan {
                 ..Side::default()
             },
             groups: summary::groups(&mapping)?,
-            skipped: Vec::new(),
+            skipped,
             stages: Vec::new(),
             side_files: source.config.side_files.len() as u64,
             peak_host_bytes: 2 * BAND_BYTES + files.index_bytes.len() as u64,
             notices: vec![source.run.note.clone()],
         };
-        for &position in &binding.params {
-            summary.source.add(
-                inventory[position].shape.elements()?,
-                inventory[position].dtype,
-            );
+        for stored in params.stored() {
+            summary.source.add(stored.shape.elements()?, stored.dtype);
         }
         for (_, dtype, shape) in &tensors {
             summary.target.add(shape.elements()?, *dtype);
         }
+        summary.notices.extend(forms.notices(&map));
         summary.notices.extend(reference_notices);
         summary.notices.extend(summary::spec_notices(&spec));
         summary
@@ -285,8 +284,7 @@ impl ExportPlan {
             source,
             edits,
             mapping,
-            binding,
-            inventory,
+            params,
             verifies_checksums: options.verifies_checksums,
             ordered,
             files,
@@ -368,7 +366,13 @@ impl ExportPlan {
     ) -> Result<(), Error> {
         let arrays = pieces
             .iter()
-            .map(|piece| self.param(piece))
+            .map(|piece| {
+                let (param, region) = (piece.param, &piece.param_region);
+                let checkpoint = &self.source.checkpoint;
+                let verifies = self.verifies_checksums;
+                self.params
+                    .array(&self.mapping, checkpoint, param, region, verifies)
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let parts: Vec<Part<'_>> = pieces
             .iter()
@@ -379,83 +383,38 @@ impl ExportPlan {
                 input: &piece.param_region,
             })
             .collect();
-        let stored = arrays.first().map_or(dtype, |array| array.dtype);
-        assemble(
-            &Region::whole(&self.mapping.tensors()[position].shape),
-            stored,
-            dtype,
-            &parts,
-            emit,
-        )
-    }
-
-    /// The chunks of a param that a piece touches.
-    fn param(&self, piece: &Piece) -> Result<Array<'_>, Error> {
-        let stored = &self.inventory[self.binding.params[piece.param]];
-        let checkpoint = &self.source.checkpoint;
-        let chunks = &checkpoint.metadata().tensors[&stored.name].chunks;
-        let touched = chunks
-            .iter()
-            .filter(|chunk| chunk.region.intersection(&piece.param_region).is_some());
-        let extents = touched.map(|chunk| {
-            let located = checkpoint.locate(&stored.name, chunk)?;
-            let source = checkpoint.source(&chunk.file)?;
-            // The bytes are read again right after, from the page cache: a chunk is a matrix, not a checkpoint.
-            if self.verifies_checksums {
-                located.verify(source.as_ref(), &stored.name)?;
-            }
-            let bytes = match located.dense_bytes() {
-                Some(range) => Bytes::File {
-                    source: Handle::Shared(source),
-                    offset: range.start,
-                },
-                None => Bytes::Memory(located.read(source.as_ref())?),
-            };
-            Ok(Extent {
-                region: chunk.region.clone(),
-                bytes,
-            })
-        });
-        let extents = extents.collect::<Result<Vec<_>, Error>>()?;
-        Ok(Array {
-            dtype: stored.dtype,
-            extents,
-        })
+        let whole = Region::whole(&self.mapping.tensors()[position].shape);
+        assemble(&whole, dtype, &parts, emit)
     }
 }
 
-/// What the checkpoint holds, in the words of the mapping.
-fn inventory(checkpoint: &TorchDistCheckpoint) -> Vec<StoredTensor> {
-    let stored = checkpoint
-        .metadata()
-        .tensors
+fn names(inventory: &[StoredTensor]) -> HashSet<&str> {
+    inventory
         .iter()
-        .map(|(name, entry)| StoredTensor {
-            name: name.clone(),
-            dtype: entry.dtype,
-            shape: entry.shape.clone(),
-            place: entry
-                .chunks
-                .first()
-                .map(|chunk| chunk.file.clone())
-                .unwrap_or_default(),
-        });
-    stored.collect()
+        .map(|stored| stored.name.as_str())
+        .collect()
+}
+
+/// The map in the spelling in which these params are there, and in that asked for of the tensors.
+fn mapping_of(
+    map: &WeightMap,
+    inventory: &[StoredTensor],
+    tensors: &[String],
+) -> Result<(Mapping, Forms), Error> {
+    let forms = Forms::own(map).of_params(map, &names(inventory))?;
+    let forms = forms.with_tensors(map, tensors)?;
+    Ok((map.resolve_as(&forms)?, forms))
 }
 
 /// The stored dtype of each tensor: that of the param its first piece lies in.
-fn stored_dtypes(
-    mapping: &Mapping,
-    binding: &ParamBinding,
-    inventory: &[StoredTensor],
-) -> Vec<Dtype> {
+fn stored_dtypes(mapping: &Mapping, params: &Params) -> Vec<Dtype> {
     let nominal = mapping
         .tensors()
         .iter()
         .map(|tensor| mapping.rule(tensor.rule).dtype.accepts[0]);
     let mut dtypes: Vec<Dtype> = nominal.collect();
     for piece in mapping.pieces() {
-        dtypes[piece.tensor] = inventory[binding.params[piece.param]].dtype;
+        dtypes[piece.tensor] = params.dtypes()[piece.param];
     }
     dtypes
 }
@@ -472,12 +431,14 @@ fn by_tensor(mapping: &Mapping) -> Vec<Vec<&Piece>> {
 fn edit_notice(edit: &ConfigEdit, config: &RawConfig) -> String {
     let before = config
         .values()
-        .get(&edit.key)
+        .get(edit.key())
         .map_or_else(|| "absent".to_owned(), Value::to_string);
-    format!(
-        "config.json: {} changes from {before} to {}",
-        edit.key, edit.value
-    )
+    match edit {
+        ConfigEdit::Set { key, value } => {
+            format!("config.json: {key} changes from {before} to {value}")
+        }
+        ConfigEdit::Remove { key } => format!("config.json: {key} is removed"),
+    }
 }
 
 /// Whether a directory looks like a Hugging Face one rather than a Megatron one: a tracker or `.metadata` decides against it,

@@ -1,12 +1,12 @@
 //! Hugging Face to Megatron: the plan, and running it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rialto_bridge::mapping::TensorBinding;
 use rialto_bridge::{
-    Bridge, Claim, Codec, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout, RawConfig,
-    StateValue, StoredTensor,
+    Bridge, Claim, Codec, Forms, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout, RawConfig,
+    StateValue, StoredTensor, WeightMap,
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
 use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
@@ -14,10 +14,13 @@ use rialto_checkpoint::store::{Store, Target};
 use rialto_checkpoint::torch_dist::{self, Body, Content, FilePlan, PlannedItem, TensorItem};
 use rialto_tensor::{Dtype, Region, Shape};
 
+use crate::array::Values;
 use crate::assemble::{BAND_BYTES, Part, assemble};
+use crate::encoded::Encoded;
+use crate::params::overlaps;
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::summary::{self, Direction, Side, Skipped, Summary};
-use crate::{Error, Options, Progress, encoded, order};
+use crate::{ChunkChoice, Error, Options, Progress, encoded, ignored, order};
 
 /// The iteration that an import writes: nothing has been trained yet.
 const ITERATION: u64 = 0;
@@ -77,12 +80,15 @@ impl ImportPlan {
                 layers: spec.dims.layers,
             });
         }
-        let mapping = family.weight_map(&spec)?.resolve()?;
-        let codecs = family.codecs(&spec)?;
-        let inventory = match &source {
+        let map = family.weight_map(&spec)?;
+        let mut inventory = match &source {
             Some(source) => inventory(source),
-            None => mapping.nominal_tensors("config.json"),
+            None => map.resolve()?.nominal_tensors("config.json"),
         };
+        let (mapping, forms) = mapping_of(&map, &inventory)?;
+        let known: HashSet<&str> = mapping.tensors().iter().map(|t| t.name.as_str()).collect();
+        let ignored = ignored::take_out(&mut inventory, &options.ignore, &known)?;
+        let codecs = family.codecs(&spec)?;
         let binding = mapping.bind_tensors(&inventory, &codecs)?;
         let pairs = mapping.params().iter().zip(&binding.param_dtypes);
         let dtypes =
@@ -103,7 +109,9 @@ impl ImportPlan {
             files,
             metadata,
         };
+        plan.summary.skipped = ignored;
         plan.summarize(&inventory)?;
+        plan.summary.notices.extend(forms.notices(&map));
         tracing::info!(target: "rialto::engine", tensors = plan.summary.source.tensors, "import planned");
         Ok(plan)
     }
@@ -281,42 +289,44 @@ impl ImportPlan {
         let pieces: Vec<&Piece> = pieces
             .iter()
             .copied()
-            .filter(|piece| piece.param_region.intersection(region).is_some())
+            .filter(|piece| {
+                overlaps(&piece.param_region, region)
+                    && piece.param_region.intersection(region).is_some()
+            })
             .collect();
-        let tensor = |position: usize| &source.tensors()[position];
         let arrays = pieces
             .iter()
-            .map(|piece| match &self.binding.encodings[piece.tensor] {
-                None => Ok(encoded::stored(
-                    source,
-                    tensor(self.binding.tensors[piece.tensor]),
-                )),
-                Some((codec, companions)) => {
-                    let companions: Vec<_> = companions
-                        .iter()
-                        .map(|&position| tensor(position))
-                        .collect();
-                    let stored = tensor(self.binding.tensors[piece.tensor]);
-                    encoded::decoded(family, &self.codecs[*codec], source, stored, &companions)
-                }
-            });
-        let arrays = arrays.collect::<Result<Vec<_>, Error>>()?;
+            .map(|piece| self.values(family, source, piece.tensor));
+        let arrays: Vec<Box<dyn Values + '_>> = arrays.collect();
         let parts: Vec<Part<'_>> = pieces
             .iter()
             .zip(&arrays)
             .map(|(piece, array)| Part {
                 output: &piece.param_region,
-                array,
+                array: array.as_ref(),
                 input: &piece.tensor_region,
             })
             .collect();
-        assemble(
-            region,
-            self.binding.param_dtypes[param],
-            self.dtypes[param],
-            &parts,
-            emit,
-        )
+        assemble(region, self.dtypes[param], &parts, emit)
+    }
+
+    /// A tensor of the source, decoded if it is encoded.
+    fn values<'a>(
+        &'a self,
+        family: &'a dyn Bridge,
+        source: &'a HfCheckpoint,
+        tensor: usize,
+    ) -> Box<dyn Values + 'a> {
+        let at = |position: usize| &source.tensors()[position];
+        let stored = at(self.binding.tensors[tensor]);
+        match &self.binding.encodings[tensor] {
+            None => Box::new(encoded::stored(source, stored)),
+            Some((codec, companions)) => {
+                let companions: Vec<_> = companions.iter().map(|&position| at(position)).collect();
+                let codec = &self.codecs[*codec];
+                Box::new(Encoded::new(family, codec, source, stored, &companions))
+            }
+        }
     }
 
     fn summarize(&mut self, inventory: &[StoredTensor]) -> Result<(), Error> {
@@ -335,24 +345,17 @@ impl ImportPlan {
         for (rule, position) in &self.binding.skipped {
             let reason = self.mapping.rule(*rule).skip.clone().unwrap_or_default();
             let elements = inventory[*position].shape.elements()?;
-            let known = summary
-                .skipped
-                .iter_mut()
-                .find(|skipped| skipped.reason == reason);
-            match known {
-                Some(skipped) => {
-                    skipped.tensors += 1;
-                    skipped.elements += elements;
-                }
-                None => summary.skipped.push(Skipped {
-                    reason,
-                    tensors: 1,
-                    elements,
-                }),
-            }
+            Skipped::count(&mut summary.skipped, &reason, elements);
+        }
+        if let Some(&first) = self.binding.aliases.first() {
+            summary.notices.push(format!(
+                "{} scales are taken under another name than the published one, which their shapes prove: {} is the first",
+                self.binding.aliases.len(),
+                inventory[first].name
+            ));
         }
         summary.stages = self.layout.stages.clone();
-        summary.notices = summary::spec_notices(&self.spec);
+        summary.notices.extend(summary::spec_notices(&self.spec));
         if let Some(source) = &self.source {
             summary.source.files = source.files().len() as u64;
             summary.side_files = source.side_files().len() as u64;
@@ -368,18 +371,22 @@ impl ImportPlan {
         Ok(())
     }
 
-    /// Memory for decoding: a tensor of every piece of a chunk, once stored and once decoded.
+    /// Memory for decoding: the blocks around a band, once as stored and once decoded.
     fn largest_decode_bytes(&self, inventory: &[StoredTensor]) -> Result<u64, Error> {
-        let mut of_param: HashMap<usize, u64> = HashMap::new();
-        for piece in self.mapping.pieces() {
-            if let Some((codec, _)) = &self.binding.encodings[piece.tensor] {
-                let stored = &inventory[self.binding.tensors[piece.tensor]];
-                let decoded = stored.shape.size_bytes(self.codecs[*codec].decoded)?;
-                *of_param.entry(piece.param).or_default() +=
-                    stored.shape.size_bytes(stored.dtype)? + decoded;
-            }
+        let mut largest = 0;
+        let bound = self.binding.tensors.iter().zip(&self.binding.encodings);
+        for (tensor, (&position, encoding)) in self.mapping.tensors().iter().zip(bound) {
+            let Some((codec, _)) = encoding else { continue };
+            let (codec, stored) = (&self.codecs[*codec], &inventory[position]);
+            let width = codec.decoded.size_bytes();
+            // A band lies in at most one block more than it fills at each of its ends.
+            let block = codec.block.iter().copied().max().unwrap_or(1);
+            let row = tensor.shape.extents().last().copied().unwrap_or(1);
+            let elements = BAND_BYTES / width + 2 * block.saturating_mul(row);
+            let elements = elements.min(tensor.shape.elements()?);
+            largest = largest.max(elements * (width + stored.dtype.size_bytes()));
         }
-        Ok(of_param.into_values().max().unwrap_or_default())
+        Ok(largest)
     }
 }
 
@@ -430,6 +437,19 @@ fn inventory(source: &HfCheckpoint) -> Vec<StoredTensor> {
     stored.collect()
 }
 
+/// The map in the spelling in which these tensors are there, and what spelling that is.
+pub(crate) fn mapping_of(
+    map: &WeightMap,
+    inventory: &[StoredTensor],
+) -> Result<(Mapping, Forms), Error> {
+    let names = inventory
+        .iter()
+        .map(|stored| stored.name.as_str())
+        .collect();
+    let forms = Forms::own(map).of_tensors(map, &names)?;
+    Ok((map.resolve_as(&forms)?, forms))
+}
+
 /// Positions of the pieces of each param.
 fn by_param(mapping: &Mapping) -> Vec<Vec<&Piece>> {
     let mut pieces = vec![Vec::new(); mapping.params().len()];
@@ -448,6 +468,11 @@ fn place(
     options: &Options,
 ) -> Result<FilePlan, Error> {
     let placement = family.placement(spec)?;
+    let params = mapping.params().iter();
+    placement.check(
+        params.map(|param| (param.name.as_str(), &param.shape)),
+        &options.mesh,
+    )?;
     let mut ordered: Vec<usize> = (0..mapping.params().len()).collect();
     ordered.sort_by(|&a, &b| order::natural(&mapping.params()[a].name, &mapping.params()[b].name));
     let mut contents = Vec::new();
@@ -460,12 +485,11 @@ fn place(
             shape: shape.clone(),
             region,
         };
-        contents.extend(
-            placement
-                .chunks(name, shape, &options.mesh)?
-                .into_iter()
-                .map(chunk),
-        );
+        let regions = match options.chunks {
+            ChunkChoice::Megatron => placement.chunks(name, shape, &options.mesh)?,
+            ChunkChoice::Whole => vec![Region::whole(shape)],
+        };
+        contents.extend(regions.into_iter().map(chunk));
     }
     let empty = Arc::from(torch_dist::object_item(&torch_dist::empty_extra_state())?);
     let none = Arc::from(torch_dist::object_item(&torch_dist::no_extra_state())?);

@@ -28,7 +28,9 @@
 mod array;
 mod assemble;
 mod encoded;
+mod ignored;
 mod order;
+mod params;
 mod runs;
 mod side_files;
 
@@ -42,6 +44,6 @@ pub mod summary;
 pub use error::Error;
 pub use export::{ExportPlan, MegatronSource, is_hugging_face};
 pub use import::{ImportPlan, source_config};
-pub use options::{DtypeChoice, ExportOptions, Options};
+pub use options::{ChunkChoice, DtypeChoice, ExportOptions, Options};
 pub use progress::{Progress, Silent};
 pub use summary::{Direction, Group, Side, Skipped, Summary};

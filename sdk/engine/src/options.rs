@@ -39,8 +39,19 @@ impl DtypeChoice {
     }
 }
 
+/// In which chunks params are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChunkChoice {
+    /// Those that Megatron itself would write on the mesh.
+    #[default]
+    Megatron,
+    /// One a param.
+    Whole,
+}
+
 /// What a user may ask of an import.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The mesh whose chunks are written.
     pub mesh: Mesh,
@@ -48,6 +59,10 @@ pub struct Options {
     pub mtp: MtpPolicy,
     /// Dtype of the weights written.
     pub dtype: DtypeChoice,
+    /// The chunks.
+    pub chunks: ChunkChoice,
+    /// Tensors that may be left out though no rule claims them: names in which `*` stands for any run of characters.
+    pub ignore: Vec<String>,
 }
 
 impl Default for Options {
@@ -56,12 +71,14 @@ impl Default for Options {
             mesh: Mesh::SINGLE,
             mtp: MtpPolicy::Keep,
             dtype: DtypeChoice::Keep,
+            chunks: ChunkChoice::Megatron,
+            ignore: Vec::new(),
         }
     }
 }
 
 /// What a user may ask of an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportOptions {
     /// Dtype of the weights written.
     pub dtype: DtypeChoice,
@@ -69,6 +86,10 @@ pub struct ExportOptions {
     pub max_shard_bytes: u64,
     /// Whether the checksums that the checkpoint's writer recorded are compared before its bytes are used.
     pub verifies_checksums: bool,
+    /// Names of the forms in which tensors are written, where the family has them; else its own spelling.
+    pub forms: Vec<String>,
+    /// Params that may be left out though no rule claims them, as in [`Options::ignore`].
+    pub ignore: Vec<String>,
 }
 
 impl Default for ExportOptions {
@@ -77,6 +98,8 @@ impl Default for ExportOptions {
             dtype: DtypeChoice::Keep,
             max_shard_bytes: 5 << 30,
             verifies_checksums: true,
+            forms: Vec::new(),
+            ignore: Vec::new(),
         }
     }
 }

@@ -71,14 +71,16 @@ pub(crate) fn joint_runs(
     })
 }
 
-/// Cuts a region into bands of at most `limit` elements that follow each other in its row-major order.
-pub(crate) fn bands(region: &Region, limit: u64) -> Vec<Region> {
+/// Cuts a region into bands of at most `limit` elements that follow each other in its row-major order. Where a band holds
+/// more than `granule` indices of an axis it holds a multiple of it, so that blocks that are decoded together are cut apart
+/// as seldom as the limit allows.
+pub(crate) fn bands(region: &Region, limit: u64, granule: u64) -> Vec<Region> {
     let mut bands = Vec::new();
-    cut(region.clone(), limit.max(1), &mut bands);
+    cut(region.clone(), limit.max(1), granule.max(1), &mut bands);
     bands
 }
 
-fn cut(region: Region, limit: u64, bands: &mut Vec<Region>) {
+fn cut(region: Region, limit: u64, granule: u64, bands: &mut Vec<Region>) {
     let sizes = region.sizes();
     let elements: u64 = sizes.iter().product();
     let Some(axis) = sizes
@@ -91,6 +93,11 @@ fn cut(region: Region, limit: u64, bands: &mut Vec<Region>) {
     };
     let per_index = elements / sizes[axis];
     let step = (limit / per_index).max(1);
+    let step = if step > granule {
+        step - step % granule
+    } else {
+        step
+    };
     let (first, end) = (region.offsets()[axis], region.offsets()[axis] + sizes[axis]);
     let mut start = first;
     while start < end {
@@ -98,7 +105,7 @@ fn cut(region: Region, limit: u64, bands: &mut Vec<Region>) {
         offsets[axis] = start;
         extents[axis] = step.min(end - start);
         start += extents[axis];
-        cut(Region::new(offsets, extents), limit, bands);
+        cut(Region::new(offsets, extents), limit, granule, bands);
     }
 }
 
@@ -160,8 +167,12 @@ mod tests {
         }
 
         #[test]
-        fn bands_follow_each_other_and_obey_the_limit((region, shape) in region_and_shape(), limit in 1u64..10) {
-            let bands = bands(&region, limit);
+        fn bands_follow_each_other_and_obey_the_limit(
+            (region, shape) in region_and_shape(),
+            limit in 1u64..10,
+            granule in 1u64..4,
+        ) {
+            let bands = bands(&region, limit, granule);
             let joined: Vec<u64> = bands.iter().flat_map(|band| elements(band, &shape)).collect();
             prop_assert_eq!(joined, elements(&region, &shape));
             prop_assert!(bands.iter().all(|band| band.elements().unwrap() <= limit));

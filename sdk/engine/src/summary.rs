@@ -65,6 +65,23 @@ pub struct Skipped {
     pub elements: u64,
 }
 
+impl Skipped {
+    /// Counts a tensor among those that are left out for this reason.
+    pub(crate) fn count(all: &mut Vec<Skipped>, reason: &str, elements: u64) {
+        match all.iter_mut().find(|skipped| skipped.reason == reason) {
+            Some(skipped) => {
+                skipped.tensors += 1;
+                skipped.elements += elements;
+            }
+            None => all.push(Skipped {
+                reason: reason.to_owned(),
+                tensors: 1,
+                elements,
+            }),
+        }
+    }
+}
+
 /// Everything a plan will do, in numbers and notices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {

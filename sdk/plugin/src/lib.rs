@@ -45,7 +45,7 @@
 //!     }
 //!
 //!     fn unmap_config(&self, spec: &ModelSpec, _: &RawConfig) -> Result<Vec<ConfigEdit>, Error> {
-//!         Ok(vec![ConfigEdit { key: "num_hidden_layers".to_owned(), value: json!(spec.dims.layers) }])
+//!         Ok(vec![ConfigEdit::set("num_hidden_layers", spec.dims.layers)])
 //!     }
 //! }
 //!

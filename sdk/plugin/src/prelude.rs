@@ -1,12 +1,12 @@
 //! Every name a plugin needs: the traits and their data, element types and views, and JSON.
 
 pub use rialto_bridge::{
-    Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Cut, Dequantizer, Description, Dims,
-    DtypeRule, EncodedTensor, Error, MapOptions, MapRule, Mesh, MeshAxis, ModelSpec, ModuleState,
-    MtpPolicy, Part, PipelineLayout, PipelineMapping, Placement, PlacementRule, RawConfig, Rule,
-    Scope, Stage, StateValue, WeightMap, WeightMapping,
+    Bridge, Claim, Codec, Companion, ConfigEdit, ConfigMapping, Cut, Dequantizer, Description,
+    Dims, DtypeRule, EncodedTensor, Error, Form, MapOptions, MapRule, Mesh, MeshAxis, ModelSpec,
+    ModuleState, MtpPolicy, Part, PipelineLayout, PipelineMapping, Placement, PlacementRule,
+    RawConfig, Rule, Scope, Stage, StateValue, WeightMap, WeightMapping,
 };
-pub use rialto_tensor::{Dtype, Region, Shape, TensorView};
+pub use rialto_tensor::{Dtype, Region, Shape, TensorView, quant};
 pub use serde_json::{Map, Value, json};
 
 pub use crate::host::{self, Level, log};

@@ -1,9 +1,11 @@
 //! The five hard mappings of `docs/architecture.md` as rules, and every way to spoil a map.
 
+use std::collections::HashSet;
+
 use rialto_tensor::Dtype;
 
 use super::*;
-use crate::{Codec, DtypeRule, StateValue, StoredTensor};
+use crate::{Codec, Companion, DtypeRule, Form, StateValue, StoredTensor};
 
 fn bf16() -> DtypeRule {
     DtypeRule::any_of([Dtype::Bf16])
@@ -172,18 +174,26 @@ fn an_mtp_layer_that_is_wholly_missing_is_explained() {
         error.help()
     );
     let params = with_mtp(None);
-    assert!(params.holds_mtp(["norm.weight", "mtp.layers.0.enorm.weight"]));
-    assert!(!params.holds_mtp(["norm.weight"]));
+    assert!(params.holds_mtp(&HashSet::from(["norm.weight", "mtp.layers.0.enorm.weight"])));
+    assert!(!params.holds_mtp(&HashSet::from(["norm.weight"])));
 }
 
 /// A 4-bit format: packed codes, a scale per block and a scale per tensor.
 fn four_bit() -> Codec {
-    let companions = ["_scale", "_scale_2"].map(str::to_owned).to_vec();
+    let companion = |suffix: &str, dtype, block: [u64; 2]| Companion {
+        suffixes: vec![suffix.to_owned()],
+        dtype,
+        block: block.to_vec(),
+    };
     Codec {
         name: "nvfp4/1".to_owned(),
-        stored: Dtype::U8,
+        stored: vec![Dtype::U8],
         decoded: Dtype::Bf16,
-        companions,
+        block: vec![1, 16],
+        companions: vec![
+            companion("_scale", Dtype::F8E4m3, [1, 16]),
+            companion("_scale_2", Dtype::F32, [0, 0]),
+        ],
     }
 }
 
@@ -210,6 +220,239 @@ fn two_companions_are_claimed_with_their_tensor() {
         found,
         ["w.weight is stored as U8 in file and needs w.weight_scale_2, which is missing"]
     );
+}
+
+/// FP8 matrices with a scale for each 4 x 4 block.
+fn fp8() -> Codec {
+    Codec {
+        name: "block_fp8/4x4".to_owned(),
+        stored: vec![Dtype::F8E4m3],
+        decoded: Dtype::Bf16,
+        block: vec![4, 4],
+        companions: vec![Companion {
+            suffixes: vec!["_scale_inv".to_owned(), "_scale".to_owned()],
+            dtype: Dtype::F32,
+            block: vec![4, 4],
+        }],
+    }
+}
+
+#[test]
+fn a_scale_must_have_one_element_a_block_and_an_encoded_tensor_beside_it() {
+    let mapping = WeightMap::new([rule("w", &[5, 8]).part(Part::new("w.weight", [5, 8]))])
+        .resolve()
+        .unwrap();
+    let bind = |dtype, scale: &str, scale_dtype, scale_shape: &[u64]| {
+        let typed = |name: &str, shape: &[u64], dtype| StoredTensor {
+            dtype,
+            ..stored(name, shape)
+        };
+        let inventory = [
+            typed("w.weight", &[5, 8], dtype),
+            typed(scale, scale_shape, scale_dtype),
+        ];
+        mapping.bind_tensors(&inventory, &[fp8()])
+    };
+    let (code, float) = (Dtype::F8E4m3, Dtype::F32);
+    let bound = bind(code, "w.weight_scale_inv", float, &[2, 2]).unwrap();
+    assert_eq!(bound.encodings, [Some((0, vec![1]))]);
+    assert!(bound.aliases.is_empty());
+    // Under its other name only the shape proves what it means.
+    let bound = bind(code, "w.weight_scale", float, &[2, 2]).unwrap();
+    assert_eq!(
+        (bound.encodings, bound.aliases),
+        (vec![Some((0, vec![1]))], vec![1])
+    );
+    let refused = |dtype, scale, scale_dtype, shape| {
+        violations(bind(dtype, scale, scale_dtype, shape).unwrap_err())
+    };
+    for (scale_dtype, shape) in [
+        (float, &[1, 2][..]),
+        (float, &[2, 3]),
+        (float, &[2]),
+        (float, &[1, 1]),
+        (Dtype::Bf16, &[2, 2]),
+    ] {
+        let found = refused(code, "w.weight_scale_inv", scale_dtype, shape);
+        let expected = format!(
+            "w.weight_scale_inv is {scale_dtype} {} in file, expected F32 [2, 2]: one for each 4x4 block of w.weight [5, 8]",
+            Shape::new(shape)
+        );
+        assert_eq!(found, [expected]);
+        let found = refused(code, "w.weight_scale", scale_dtype, shape);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].ends_with("needs w.weight_scale_inv, which is missing"));
+        assert!(found[1].starts_with("w.weight_scale (") && found[1].contains("no rule"));
+    }
+    for scale in ["w.weight_scale_inv", "w.weight_scale"] {
+        let found = refused(Dtype::Bf16, scale, float, &[2, 2]);
+        assert_eq!(
+            found,
+            [format!(
+                "{scale} in file is a scale of w.weight, which is stored as BF16 and needs none"
+            )]
+        );
+    }
+    for unknown in ["w.input_scale", "w.weight_scale_2", "w.weight_zero_point"] {
+        let found = refused(code, unknown, float, &[2, 2]).join("\n");
+        assert!(found.contains(&format!(
+            "{unknown} (F32 [2, 2] in file) is claimed by no rule"
+        )));
+    }
+}
+
+#[test]
+fn an_encoded_tensor_needs_the_axes_of_a_block() {
+    let mapping = WeightMap::new([rule("w", &[8]).part(Part::new("w.weight", [8]))])
+        .resolve()
+        .unwrap();
+    let inventory = [StoredTensor {
+        dtype: Dtype::F8E4m3,
+        ..stored("w.weight", &[8])
+    }];
+    assert_eq!(
+        violations(mapping.bind_tensors(&inventory, &[fp8()]).unwrap_err()),
+        ["w.weight is stored as F8_E4M3 [8] in file, too few axes for blocks of 4x4"]
+    );
+}
+
+/// Two layers of two experts: per expert or fused on one side, stacked or one key an expert and half on the other.
+fn experts_with_forms() -> WeightMap {
+    let experts = || Scope::new().index("e", 0..2);
+    let each =
+        |name: &str| Part::new(&format!("layers.{{i}}.{{e}}.{name}"), [4, 5]).over(experts());
+    let half = |suffix: &str| {
+        let key = format!("decoder.{{i}}.{{e}}.fc1_{suffix}");
+        Part::new(&key, [4, 5]).over(experts())
+    };
+    WeightMap::new([rule("decoder.{i}.fc1", &[2, 8, 5])
+        .over(Scope::new().index("i", 0..2))
+        .part(each("gate").at(["e", "0", "0"]))
+        .part(each("up").at(["e", "4", "0"]))
+        .tensors_also(Form::new(
+            "fused",
+            [Part::new("layers.{i}.gate_up", [2, 8, 5])],
+        ))
+        .params_also(Form::new("old", [Part::new("old.{i}.fc1", [2, 8, 5])]))
+        .params_also(Form::new(
+            "halves",
+            [half("w").at(["e", "0", "0"]), half("v").at(["e", "4", "0"])],
+        ))])
+}
+
+#[test]
+fn the_spelling_that_is_there_is_the_one_that_is_read() {
+    let map = experts_with_forms();
+    let found = |tensors: &[&str], params: &[&str]| {
+        let names = |list: &[&str]| list.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        let (tensors, params) = (names(tensors), names(params));
+        let tensors: HashSet<&str> = tensors.iter().map(String::as_str).collect();
+        let params: HashSet<&str> = params.iter().map(String::as_str).collect();
+        let forms = Forms::own(&map).of_tensors(&map, &tensors).unwrap();
+        forms.of_params(&map, &params).unwrap()
+    };
+    assert_eq!(found(&[], &[]), Forms::own(&map));
+    let fused = ["layers.0.gate_up", "layers.1.gate_up"];
+    let halves = [
+        "decoder.0.0.fc1_w",
+        "decoder.0.0.fc1_v",
+        "decoder.1.1.fc1_w",
+    ];
+    let forms = found(&fused, &halves);
+    assert_eq!(
+        forms.notices(&map),
+        [
+            "tensors in the spelling fused: 1 rules",
+            "params in the spelling halves: 1 rules"
+        ]
+    );
+    let mapping = map.resolve_as(&forms).unwrap();
+    let (tensors, keys) = (mapping.tensors(), mapping.keys());
+    assert_eq!(
+        (tensors.len(), mapping.params().len(), keys.len()),
+        (2, 2, 8)
+    );
+    assert_eq!(tensors[1].name, "layers.1.gate_up");
+    // Grouped by param, part by part.
+    assert_eq!(
+        (keys[7].name.as_str(), keys[7].param),
+        ("decoder.1.1.fc1_v", 1)
+    );
+    assert_eq!(keys[7].region, Region::new([1, 4, 0], [1, 4, 5]));
+    // One name of another spelling does not outweigh the whole of the own one; more of a share does.
+    let own = [
+        "layers.0.0.gate",
+        "layers.0.0.up",
+        "layers.0.1.gate",
+        "layers.0.1.up",
+    ];
+    let with_stray: Vec<&str> = own.iter().chain(&fused[..1]).copied().collect();
+    assert_eq!(
+        found(&with_stray, &["decoder.0.fc1", "old.0.fc1"]),
+        Forms::own(&map)
+    );
+    let damaged = ["old.0.fc1", "old.1.fc1", "decoder.0.fc1"];
+    assert_eq!(
+        found(&[], &damaged).notices(&map),
+        ["params in the spelling old: 1 rules"]
+    );
+}
+
+#[test]
+fn a_spelling_can_be_asked_for_by_name() {
+    let map = experts_with_forms();
+    let fused = Forms::own(&map)
+        .with_tensors(&map, &["fused".to_owned()])
+        .unwrap();
+    assert_eq!(map.resolve_as(&fused).unwrap().tensors().len(), 2);
+    let error = Forms::own(&map)
+        .with_tensors(&map, &["halves".to_owned()])
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the spelling of the tensors is not supported: found halves, supported: fused"
+    );
+}
+
+#[test]
+fn forms_that_do_not_tile_the_param_or_cut_a_key_are_refused() {
+    let with = |form: Form| {
+        let WeightMap { rules } = experts_with_forms();
+        let Rule::Map(rule) = rules[0].clone();
+        let map = WeightMap::new([MapRule {
+            param_forms: vec![form],
+            ..rule
+        }]);
+        let names = HashSet::from(["x.0", "x.1"]);
+        let forms = Forms::own(&map).of_params(&map, &names).unwrap();
+        map.resolve_as(&forms)
+    };
+    let key = || Part::new("x.{i}", [2, 8, 5]);
+    assert!(with(Form::new("x", [key()])).is_ok());
+    let gap = with(Form::new("x", [Part::new("x.{i}", [1, 8, 5])])).unwrap_err();
+    assert!(
+        gap.to_string()
+            .contains("[1, 0, 0]+[1, 8, 5] is not covered"),
+        "{gap}"
+    );
+    let doubled = with(Form::new("x", [key(), key()])).unwrap_err();
+    assert!(doubled.to_string().contains("covered twice"), "{doubled}");
+    let reordered = with(Form::new("x", [Part::new("x.{i}", [8, 2, 5])])).unwrap_err();
+    assert!(
+        reordered.to_string().contains("reaches outside"),
+        "{reordered}"
+    );
+    let cut = with(Form::new("x", [key().slice(["0", "0", "0"], [1, 8, 5])])).unwrap_err();
+    assert!(cut.to_string().contains("taken whole"), "{cut}");
+}
+
+#[test]
+fn a_map_with_forms_requires_a_reader_that_knows_them() {
+    assert_eq!(
+        experts_with_forms().requirements(),
+        ["rule/forms/1", "rule/map/1"]
+    );
+    assert_eq!(stacked_experts().requirements(), ["rule/map/1"]);
 }
 
 fn stored(name: &str, shape: &[u64]) -> StoredTensor {

@@ -77,8 +77,7 @@ impl ConfigMapping for Toy {
 
     fn unmap_config(&self, spec: &ModelSpec, _: &RawConfig) -> Result<Vec<ConfigEdit>, Error> {
         rehearse(spec.extra.get("panic"), "unmap_config");
-        let (key, value) = ("num_hidden_layers".to_owned(), json!(spec.dims.layers));
-        Ok(vec![ConfigEdit { key, value }])
+        Ok(vec![ConfigEdit::set("num_hidden_layers", spec.dims.layers)])
     }
 }
 
@@ -110,12 +109,7 @@ impl WeightMapping for Toy {
         rehearse(spec.extra.get("panic"), "placement");
         let rule = |param: &str, axis, blocks| PlacementRule {
             param: param.replace("{i}", "*"),
-            cuts: vec![Cut {
-                axis,
-                over: MeshAxis::Tp,
-                blocks,
-                is_stacked: false,
-            }],
+            cuts: vec![Cut::new(axis, MeshAxis::Tp, "channels").blocks(blocks)],
         };
         let rules = vec![rule(EMBEDDING, 0, 1), rule(FC1, 0, 2), rule(FC2, 1, 1)];
         Ok(Placement { rules })
@@ -151,9 +145,14 @@ impl Dequantizer for Toy {
         rehearse(spec.extra.get("panic"), "codecs");
         Ok(vec![Codec {
             name: CODEC.to_owned(),
-            stored: Dtype::U8,
+            stored: vec![Dtype::U8],
             decoded: Dtype::F32,
-            companions: vec!["_scale".to_owned()],
+            block: vec![0, 0],
+            companions: vec![Companion {
+                suffixes: vec!["_scale".to_owned()],
+                dtype: Dtype::F32,
+                block: vec![0, 0],
+            }],
         }])
     }
 

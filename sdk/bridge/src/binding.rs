@@ -1,0 +1,316 @@
+//! A mapping held against what a checkpoint really holds, of either side.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use rialto_tensor::{Dtype, Shape};
+
+use crate::mapping::{MTP_GROUP, ParamBinding, RuleInfo, TensorBinding};
+use crate::{Codec, Error, Mapping, ParamDecl, StoredTensor, TensorDecl, Violation};
+
+impl Mapping {
+    /// Holds the tensors of a Hugging Face checkpoint against the mapping.
+    ///
+    /// A tensor stored in a codec's dtype must have the codec's companions beside it, each with one element a block; they
+    /// are then claimed with it. Errors: [`Error::NotTotal`] with every tensor that is missing, claimed by no rule, there
+    /// twice, or of a wrong shape or dtype, and every companion that is missing, of a wrong grid, or beside a tensor that
+    /// is not encoded.
+    pub fn bind_tensors(
+        &self,
+        inventory: &[StoredTensor],
+        codecs: &[Codec],
+    ) -> Result<TensorBinding, Error> {
+        let mut binder = Binder::new(inventory, codecs);
+        let mut missing = Vec::new();
+
+        let mut tensors = Vec::with_capacity(self.tensors.len());
+        let mut encodings = Vec::with_capacity(self.tensors.len());
+        let mut dtypes = Vec::with_capacity(self.tensors.len());
+        for tensor in &self.tensors {
+            let rule = self.rule(tensor.rule);
+            let Some((position, encoding, dtype)) = binder.bind(tensor, rule) else {
+                missing.push(tensor);
+                let violation = missing_violation(&tensor.name, &tensor.shape, rule);
+                binder.violations.push(violation);
+                tensors.push(usize::MAX);
+                encodings.push(None);
+                dtypes.push(rule.dtype.accepts[0]);
+                continue;
+            };
+            tensors.push(position);
+            encodings.push(encoding);
+            dtypes.push(dtype);
+        }
+        // Left out or not, what is there must be what the rule says: another shape is another model.
+        let mut skipped = Vec::new();
+        for tensor in &self.skipped {
+            if let Some((position, ..)) = binder.bind(tensor, self.rule(tensor.rule)) {
+                skipped.push((tensor.rule, position));
+            }
+        }
+        binder.refuse_unclaimed();
+
+        let pieces = self.pieces.iter();
+        let of_pieces = pieces.map(|piece| (piece.param, dtypes[piece.tensor]));
+        let param_dtypes = self.param_dtypes(of_pieces, &mut binder.violations);
+        let aliases = binder.aliases;
+        self.refuse(binder.violations, &missing)?;
+        Ok(TensorBinding {
+            tensors,
+            encodings,
+            param_dtypes,
+            skipped,
+            aliases,
+        })
+    }
+
+    /// Holds the params of a Megatron checkpoint against the mapping. Errors: [`Error::NotTotal`], as above.
+    pub fn bind_params(&self, inventory: &[StoredTensor]) -> Result<ParamBinding, Error> {
+        let mut binder = Binder::new(inventory, &[]);
+        let mut keys = Vec::with_capacity(self.keys.len());
+        for key in &self.keys {
+            let rule = self.rule(self.params[key.param].rule);
+            match binder.take(&key.name) {
+                None => {
+                    let violation = missing_violation(&key.name, &key.shape, rule);
+                    binder.violations.push(violation);
+                    keys.push(usize::MAX);
+                }
+                Some(position) => {
+                    binder.check(&key.shape, rule, inventory[position].dtype, position);
+                    keys.push(position);
+                }
+            }
+        }
+        binder.refuse_unclaimed();
+        let there = self.keys.iter().zip(&keys);
+        let there = there.filter(|(_, position)| **position != usize::MAX);
+        let of_keys = there.map(|(key, &position)| (key.param, inventory[position].dtype));
+        let param_dtypes = self.param_dtypes(of_keys, &mut binder.violations);
+        self.refuse(binder.violations, &[])?;
+        Ok(ParamBinding { keys, param_dtypes })
+    }
+
+    /// The one dtype of each param, from those of what makes it.
+    fn param_dtypes(
+        &self,
+        parts: impl Iterator<Item = (usize, Dtype)>,
+        violations: &mut Vec<Violation>,
+    ) -> Vec<Dtype> {
+        let mut found: Vec<Option<Dtype>> = vec![None; self.params.len()];
+        let mut mixed: BTreeMap<usize, Vec<Dtype>> = BTreeMap::new();
+        for (param, dtype) in parts {
+            let first = *found[param].get_or_insert(dtype);
+            if first != dtype {
+                let dtypes = mixed.entry(param).or_insert_with(|| vec![first]);
+                if !dtypes.contains(&dtype) {
+                    dtypes.push(dtype);
+                }
+            }
+        }
+        let mixed = mixed.into_iter();
+        violations.extend(mixed.map(|(param, dtypes)| Violation::MixedDtypes {
+            param: self.params[param].name.clone(),
+            dtypes,
+        }));
+        // Only a param without elements has no part: anything else would have been a gap when the map was resolved.
+        let nominal = |param: &ParamDecl| self.rule(param.rule).dtype.accepts[0];
+        let found = found.into_iter().zip(&self.params);
+        found
+            .map(|(dtype, param)| dtype.unwrap_or_else(|| nominal(param)))
+            .collect()
+    }
+
+    fn refuse(&self, violations: Vec<Violation>, missing: &[&TensorDecl]) -> Result<(), Error> {
+        if violations.is_empty() {
+            return Ok(());
+        }
+        let is_mtp = |tensor: &TensorDecl| self.rule(tensor.rule).group == MTP_GROUP;
+        let mtp_tensors = self.tensors.iter().filter(|tensor| is_mtp(tensor)).count();
+        let only_mtp =
+            violations.len() == missing.len() && missing.iter().all(|tensor| is_mtp(tensor));
+        let advice = (only_mtp && missing.len() == mtp_tensors)
+            .then(|| format!("the source holds none of its {mtp_tensors} MTP tensors; `--mtp drop` converts the rest"));
+        Err(Error::NotTotal { violations, advice })
+    }
+}
+
+/// A codec (its position) and the inventory positions of the companions.
+type Encoding = (usize, Vec<usize>);
+
+/// An inventory while a mapping claims what is in it.
+struct Binder<'a> {
+    inventory: &'a [StoredTensor],
+    codecs: &'a [Codec],
+    positions: HashMap<&'a str, usize>,
+    claimed: HashSet<usize>,
+    aliases: Vec<usize>,
+    violations: Vec<Violation>,
+}
+
+impl<'a> Binder<'a> {
+    fn new(inventory: &'a [StoredTensor], codecs: &'a [Codec]) -> Binder<'a> {
+        let mut binder = Binder {
+            inventory,
+            codecs,
+            positions: HashMap::with_capacity(inventory.len()),
+            claimed: HashSet::new(),
+            aliases: Vec::new(),
+            violations: Vec::new(),
+        };
+        for (position, stored) in inventory.iter().enumerate() {
+            if binder.positions.insert(&stored.name, position).is_some() {
+                binder.violations.push(Violation::Twice {
+                    name: stored.name.clone(),
+                    place: stored.place.clone(),
+                });
+            }
+        }
+        binder
+    }
+
+    fn take(&mut self, name: &str) -> Option<usize> {
+        let position = self.positions.get(name).copied()?;
+        self.claimed.insert(position);
+        Some(position)
+    }
+
+    /// Claims a tensor, with its companions if it is encoded, and gives its decoded dtype.
+    fn bind(
+        &mut self,
+        tensor: &TensorDecl,
+        rule: &RuleInfo,
+    ) -> Option<(usize, Option<Encoding>, Dtype)> {
+        let position = self.take(&tensor.name)?;
+        let stored = &self.inventory[position];
+        let is_of = |codec: &Codec| codec.stored.contains(&stored.dtype);
+        let encoding = self.codecs.iter().position(is_of).map(|codec| {
+            let companions = self.companions(codec, stored);
+            (codec, companions)
+        });
+        let decoded = |encoding: &Encoding| self.codecs[encoding.0].decoded;
+        let dtype = encoding.as_ref().map_or(stored.dtype, decoded);
+        self.check(&tensor.shape, rule, dtype, position);
+        Some((position, encoding, dtype))
+    }
+
+    /// Claims the companions of an encoded tensor.
+    fn companions(&mut self, codec: usize, stored: &StoredTensor) -> Vec<usize> {
+        let codec = &self.codecs[codec];
+        let mut found = Vec::new();
+        for companion in &codec.companions {
+            let Some(grid) = companion.grid(&stored.shape) else {
+                self.violations.push(Violation::Rank {
+                    tensor: stored.name.clone(),
+                    dtype: stored.dtype,
+                    shape: stored.shape.clone(),
+                    block: companion.block.clone(),
+                    place: stored.place.clone(),
+                });
+                continue;
+            };
+            let name = |suffix: &String| format!("{}{suffix}", stored.name);
+            let fits = |there: &StoredTensor| {
+                there.dtype == companion.dtype && companion.fits(&there.shape, &stored.shape)
+            };
+            let mut names = companion.suffixes.iter().map(name);
+            let published = names.next().unwrap_or_default();
+            if let Some(position) = self.take(&published) {
+                let there = &self.inventory[position];
+                if !fits(there) {
+                    self.violations.push(Violation::Grid {
+                        companion: published,
+                        tensor: stored.name.clone(),
+                        tensor_shape: stored.shape.clone(),
+                        block: companion.block.clone(),
+                        expected: (companion.dtype, grid),
+                        found: (there.dtype, there.shape.clone()),
+                        place: there.place.clone(),
+                    });
+                }
+                found.push(position);
+                continue;
+            }
+            // Another suffix counts only with the shape that proves its meaning; else it stays unclaimed and is named so.
+            let alias = names
+                .filter_map(|name| self.positions.get(name.as_str()).copied())
+                .find(|&position| fits(&self.inventory[position]));
+            match alias {
+                Some(position) => {
+                    self.claimed.insert(position);
+                    self.aliases.push(position);
+                    found.push(position);
+                }
+                None => self.violations.push(Violation::Companion {
+                    tensor: stored.name.clone(),
+                    dtype: stored.dtype,
+                    companion: published,
+                    place: stored.place.clone(),
+                }),
+            }
+        }
+        found
+    }
+
+    fn check(&mut self, shape: &Shape, rule: &RuleInfo, dtype: Dtype, position: usize) {
+        let stored = &self.inventory[position];
+        let (name, place) = (stored.name.clone(), stored.place.clone());
+        if *shape != stored.shape {
+            let (expected, found) = (shape.clone(), stored.shape.clone());
+            self.violations.push(Violation::Shape {
+                name: name.clone(),
+                expected,
+                found,
+                place: place.clone(),
+            });
+        }
+        if !rule.dtype.accepts.contains(&dtype) {
+            self.violations.push(Violation::Dtype {
+                name,
+                accepts: rule.dtype.accepts.clone(),
+                found: dtype,
+                place,
+            });
+        }
+    }
+
+    fn refuse_unclaimed(&mut self) {
+        for (position, stored) in self.inventory.iter().enumerate() {
+            if !self.claimed.contains(&position) {
+                let violation = self.stray(stored).unwrap_or_else(|| Violation::Unclaimed {
+                    name: stored.name.clone(),
+                    dtype: stored.dtype,
+                    shape: stored.shape.clone(),
+                    place: stored.place.clone(),
+                });
+                self.violations.push(violation);
+            }
+        }
+    }
+
+    /// The violation of a companion whose tensor is there and not encoded.
+    fn stray(&self, stored: &StoredTensor) -> Option<Violation> {
+        let companions = self.codecs.iter().flat_map(|codec| &codec.companions);
+        let suffixes = companions.flat_map(|companion| &companion.suffixes);
+        let mut tensors = suffixes.filter_map(|suffix| stored.name.strip_suffix(suffix.as_str()));
+        let tensor = tensors.find_map(|name| self.positions.get(name))?;
+        let tensor = &self.inventory[*tensor];
+        let is_encoded = |codec: &Codec| codec.stored.contains(&tensor.dtype);
+        if self.codecs.iter().any(is_encoded) {
+            return None;
+        }
+        Some(Violation::Stray {
+            companion: stored.name.clone(),
+            tensor: tensor.name.clone(),
+            dtype: tensor.dtype,
+            place: stored.place.clone(),
+        })
+    }
+}
+
+fn missing_violation(name: &str, shape: &Shape, rule: &RuleInfo) -> Violation {
+    Violation::Missing {
+        name: name.to_owned(),
+        shape: shape.clone(),
+        rule: rule.name.clone(),
+    }
+}

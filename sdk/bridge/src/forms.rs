@@ -1,0 +1,188 @@
+//! Which spelling of each rule a checkpoint uses, or shall use.
+
+use std::collections::HashSet;
+
+use crate::template::Template;
+use crate::weight_map::combinations;
+use crate::{Error, Form, MapRule, Part, Rule, WeightMap};
+
+/// For every rule of a map, the spelling of its tensors and that of its param: the rule's own, or one of its forms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forms {
+    /// Positions in [`MapRule::tensor_forms`], one a rule.
+    tensors: Vec<Option<usize>>,
+    /// Positions in [`MapRule::param_forms`], one a rule.
+    params: Vec<Option<usize>>,
+}
+
+impl Forms {
+    /// The rules' own spellings: what a conversion writes if nothing else is asked for.
+    #[must_use]
+    pub fn own(map: &WeightMap) -> Forms {
+        let own = vec![None; map.rules.len()];
+        Forms {
+            tensors: own.clone(),
+            params: own,
+        }
+    }
+
+    /// With the spellings in which these tensors are there. Errors: [`Error::Template`].
+    pub fn of_tensors(mut self, map: &WeightMap, names: &HashSet<&str>) -> Result<Forms, Error> {
+        for (chosen, Rule::Map(rule)) in self.tensors.iter_mut().zip(&map.rules) {
+            if !rule.tensor_forms.is_empty() {
+                let own = Spelling::of_parts(rule, &rule.parts, names)?;
+                *chosen = best(rule, own, &rule.tensor_forms, names)?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// With the spellings in which these params are there. Errors: [`Error::Template`].
+    pub fn of_params(mut self, map: &WeightMap, names: &HashSet<&str>) -> Result<Forms, Error> {
+        for (chosen, Rule::Map(rule)) in self.params.iter_mut().zip(&map.rules) {
+            if !rule.param_forms.is_empty() {
+                let own = Spelling::of_param(rule, names)?;
+                *chosen = best(rule, own, &rule.param_forms, names)?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// With tensors spelled as the forms of these names, where a rule has one.
+    ///
+    /// Errors: [`Error::Unsupported`] for a name that no rule has, with those that there are.
+    pub fn with_tensors(mut self, map: &WeightMap, asked: &[String]) -> Result<Forms, Error> {
+        let known = names(map, |rule| &rule.tensor_forms);
+        if let Some(unknown) = asked.iter().find(|name| !known.contains(&name.as_str())) {
+            let supported = if known.is_empty() {
+                "none: this family has one spelling".to_owned()
+            } else {
+                known.join(", ")
+            };
+            return Err(Error::Unsupported {
+                what: "the spelling of the tensors".to_owned(),
+                found: unknown.clone(),
+                supported,
+            });
+        }
+        for (chosen, Rule::Map(rule)) in self.tensors.iter_mut().zip(&map.rules) {
+            let mut forms = rule.tensor_forms.iter();
+            if let Some(form) = forms.position(|form| asked.contains(&form.name)) {
+                *chosen = Some(form);
+            }
+        }
+        Ok(self)
+    }
+
+    /// A line for each spelling that is not the rules' own.
+    #[must_use]
+    pub fn notices(&self, map: &WeightMap) -> Vec<String> {
+        let mut lines: Vec<(String, usize)> = Vec::new();
+        let rules = || map.rules.iter();
+        let tensors = rules().zip(&self.tensors).filter_map(|(rule, &form)| {
+            let Rule::Map(rule) = rule;
+            Some(("tensors", &rule.tensor_forms[form?].name))
+        });
+        let params = rules().zip(&self.params).filter_map(|(rule, &form)| {
+            let Rule::Map(rule) = rule;
+            Some(("params", &rule.param_forms[form?].name))
+        });
+        for (side, name) in tensors.chain(params) {
+            let line = format!("{side} in the spelling {name}");
+            match lines.iter_mut().find(|(known, _)| *known == line) {
+                Some((_, count)) => *count += 1,
+                None => lines.push((line, 1)),
+            }
+        }
+        lines
+            .into_iter()
+            .map(|(line, count)| format!("{line}: {count} rules"))
+            .collect()
+    }
+
+    /// The parts that spell the tensors of rule number `position`.
+    pub(crate) fn parts<'a>(&self, position: usize, rule: &'a MapRule) -> &'a [Part] {
+        match self.tensors.get(position).copied().flatten() {
+            Some(form) => &rule.tensor_forms[form].parts,
+            None => &rule.parts,
+        }
+    }
+
+    /// The parts that spell the param of rule number `position`; none if it is one key, its own.
+    pub(crate) fn keys<'a>(&self, position: usize, rule: &'a MapRule) -> Option<&'a [Part]> {
+        let form = self.params.get(position).copied().flatten()?;
+        Some(&rule.param_forms[form].parts)
+    }
+}
+
+/// The names of all forms of one side, each once.
+fn names(map: &WeightMap, forms: impl Fn(&MapRule) -> &[Form]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for Rule::Map(rule) in &map.rules {
+        for form in forms(rule) {
+            if !names.contains(&form.name.as_str()) {
+                names.push(&form.name);
+            }
+        }
+    }
+    names
+}
+
+/// How many of a spelling's names are there.
+#[derive(Clone, Copy)]
+struct Spelling {
+    there: u64,
+    all: u64,
+}
+
+impl Spelling {
+    fn of_parts(rule: &MapRule, parts: &[Part], names: &HashSet<&str>) -> Result<Spelling, Error> {
+        let mut spelling = Spelling { there: 0, all: 0 };
+        for part in parts {
+            let template = Template::parse(&part.tensor)?;
+            for outer in combinations(&rule.scope, &[]) {
+                for bindings in combinations(&part.scope, &outer) {
+                    spelling.count(&template.expand(&bindings)?, names);
+                }
+            }
+        }
+        Ok(spelling)
+    }
+
+    fn of_param(rule: &MapRule, names: &HashSet<&str>) -> Result<Spelling, Error> {
+        let mut spelling = Spelling { there: 0, all: 0 };
+        let template = Template::parse(&rule.param)?;
+        for bindings in combinations(&rule.scope, &[]) {
+            spelling.count(&template.expand(&bindings)?, names);
+        }
+        Ok(spelling)
+    }
+
+    fn count(&mut self, name: &str, names: &HashSet<&str>) {
+        self.all += 1;
+        self.there += u64::from(names.contains(name));
+    }
+
+    /// Whether a larger share of the names is there than of the other's.
+    fn beats(self, other: Spelling) -> bool {
+        let share = |a: Spelling, b: Spelling| u128::from(a.there) * u128::from(b.all);
+        share(self, other) > share(other, self)
+    }
+}
+
+/// The form of which more is there than of the rule's own spelling and of every form before it.
+fn best(
+    rule: &MapRule,
+    own: Spelling,
+    forms: &[Form],
+    names: &HashSet<&str>,
+) -> Result<Option<usize>, Error> {
+    let (mut best, mut chosen) = (own, None);
+    for (position, form) in forms.iter().enumerate() {
+        let spelling = Spelling::of_parts(rule, &form.parts, names)?;
+        if spelling.beats(best) {
+            (best, chosen) = (spelling, Some(position));
+        }
+    }
+    Ok(chosen)
+}
