@@ -85,76 +85,17 @@ impl Values for Array<'_> {
             let Some(common) = region.intersection(&extent.region) else {
                 continue;
             };
-            let in_extent = relative(&common, &extent.region);
-            // Element numbers inside the region are element numbers inside the place.
-            let in_region = relative(&common, region);
-            let placed = Placed {
-                place,
-                out_shape,
-                region_shape: &region.shape(),
-            };
+            let in_extent = common.relative_to(&extent.region);
+            let placed = Region::corresponding(&common, region, place);
             let width = self.dtype.size_bytes();
             let stored = runs(&in_extent, &extent.region.shape());
-            for (from, to, length) in joint_runs(stored, placed.runs(&in_region)) {
+            for (from, to, length) in joint_runs(stored, runs(&placed, out_shape)) {
                 let range = usize_range(to * width, length * width);
                 extent.bytes.read(from * width, &mut out[range])?;
             }
         }
         Ok(())
     }
-}
-
-/// Where a rectangle of a region lands when the whole region lands at a place.
-struct Placed<'a> {
-    place: &'a Region,
-    out_shape: &'a Shape,
-    region_shape: &'a Shape,
-}
-
-impl Placed<'_> {
-    fn runs(&self, in_region: &Region) -> impl Iterator<Item = (u64, u64)> + use<> {
-        let translated = self.translate(in_region);
-        runs(&translated, self.out_shape)
-    }
-
-    /// The same rectangle in the place's axes: axes of extent 1 are matched by position among the proper ones only.
-    fn translate(&self, in_region: &Region) -> Region {
-        let proper = |sizes: &[u64]| {
-            (0..sizes.len())
-                .filter(|&axis| sizes[axis] != 1)
-                .collect::<Vec<_>>()
-        };
-        let (mut offsets, mut sizes) = (self.place.offsets().to_vec(), self.place.sizes().to_vec());
-        let pairs = proper(self.region_shape.extents())
-            .into_iter()
-            .zip(proper(self.place.sizes()));
-        for (from, to) in pairs {
-            offsets[to] += in_region.offsets()[from];
-            sizes[to] = in_region.sizes()[from];
-        }
-        Region::new(offsets, sizes)
-    }
-}
-
-/// The same rectangle with offsets counted from the beginning of `outer`.
-pub(crate) fn relative(region: &Region, outer: &Region) -> Region {
-    let offsets: Vec<u64> = region
-        .offsets()
-        .iter()
-        .zip(outer.offsets())
-        .map(|(offset, start)| offset - start)
-        .collect();
-    Region::new(offsets, region.sizes())
-}
-
-/// The rectangle of `to` that corresponds to `part` of `from`, where `from` and `to` hold the same elements.
-pub(crate) fn corresponding(part: &Region, from: &Region, to: &Region) -> Region {
-    Placed {
-        place: to,
-        out_shape: &to.shape(),
-        region_shape: &from.shape(),
-    }
-    .translate(&relative(part, from))
 }
 
 impl Bytes<'_> {
@@ -215,18 +156,5 @@ mod tests {
             .read(&region, &place, &Shape::new([2, 2, 3]), &mut out)
             .unwrap();
         assert_eq!(out, [255, 255, 255, 255, 255, 255, 5, 6, 255, 9, 10, 255]);
-    }
-
-    #[test]
-    fn corresponding_rectangles_skip_axes_of_one() {
-        let (from, to) = (
-            Region::new([3, 4, 0], [1, 4, 5]),
-            Region::new([10, 0], [4, 5]),
-        );
-        let part = Region::new([3, 6, 0], [1, 2, 5]);
-        assert_eq!(
-            corresponding(&part, &from, &to),
-            Region::new([12, 0], [2, 5])
-        );
     }
 }

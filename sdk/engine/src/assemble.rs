@@ -3,7 +3,7 @@
 use rialto_tensor::{Dtype, Region, cast};
 
 use crate::Error;
-use crate::array::{Values, corresponding, relative};
+use crate::array::Values;
 use crate::runs::bands;
 
 /// Bytes of one band: what is held in memory of any tensor at a time, once as stored and once cast.
@@ -99,8 +99,8 @@ impl Buffers {
             let Some(common) = band.intersection(part.output) else {
                 continue;
             };
-            let input = corresponding(&common, part.output, part.input);
-            let place = relative(&common, band);
+            let input = Region::corresponding(&common, part.output, part.input);
+            let place = common.relative_to(band);
             part.array.read(&input, &place, &shape, &mut self.stored)?;
         }
         Ok(stored)

@@ -8,7 +8,7 @@ use rialto_checkpoint::torch_dist::TorchDistCheckpoint;
 use rialto_tensor::Region;
 
 use crate::Error;
-use crate::array::{Array, Bytes, Extent, Handle, corresponding};
+use crate::array::{Array, Bytes, Extent, Handle};
 
 /// A checkpoint bound to a mapping.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl Params {
                 let in_param = if is_own {
                     chunk.region.clone()
                 } else {
-                    corresponding(&chunk.region, &whole, &key.region)
+                    Region::corresponding(&chunk.region, &whole, &key.region)
                 };
                 if in_param.intersection(region).is_none() {
                     continue;

@@ -100,6 +100,52 @@ impl Region {
         Some(Region { offsets, sizes })
     }
 
+    /// The same rectangle with its offsets counted from the beginning of `outer`.
+    ///
+    /// # Panics
+    /// If it begins before `outer` on some axis.
+    #[must_use]
+    pub fn relative_to(&self, outer: &Region) -> Region {
+        let offsets = self.offsets.iter().zip(&outer.offsets);
+        let offsets = offsets.map(|(offset, start)| {
+            offset
+                .checked_sub(*start)
+                .expect("a region begins inside the one that its offsets are counted from")
+        });
+        Region::new(offsets.collect::<Vec<u64>>(), self.sizes.as_slice())
+    }
+
+    /// The rectangle of `to` that corresponds to `part` of `from`, where `from` and `to` hold the same elements in row-major
+    /// order. Axes of extent 1 do not matter: the other ones are matched one by one, and have the same extents.
+    ///
+    /// So a row of a matrix that became expert 3 of a stack is found in the stack:
+    ///
+    /// ```
+    /// use rialto_tensor::Region;
+    ///
+    /// let (matrix, expert) = (Region::new([0, 0], [4, 5]), Region::new([3, 0, 0], [1, 4, 5]));
+    /// let row = Region::new([2, 0], [1, 5]);
+    /// assert_eq!(Region::corresponding(&row, &matrix, &expert), Region::new([3, 2, 0], [1, 1, 5]));
+    /// ```
+    ///
+    /// # Panics
+    /// If `part` begins before `from` on some axis.
+    #[must_use]
+    pub fn corresponding(part: &Region, from: &Region, to: &Region) -> Region {
+        let proper = |region: &Region| {
+            let axes = 0..region.rank();
+            axes.filter(|&axis| region.sizes[axis] != 1)
+                .collect::<Vec<_>>()
+        };
+        let part = part.relative_to(from);
+        let mut corresponding = to.clone();
+        for (axis, to_axis) in proper(from).into_iter().zip(proper(to)) {
+            corresponding.offsets[to_axis] += part.offsets[axis];
+            corresponding.sizes[to_axis] = part.sizes[axis];
+        }
+        corresponding
+    }
+
     /// Whether all of it lies before `other` on the first axis, and so before every region that follows `other` in order.
     fn ends_before(&self, other: &Region) -> bool {
         match (
@@ -288,6 +334,42 @@ mod tests {
         };
         let faults = tiling_faults(&Shape::new([40_000, 2]), &holes(20_000));
         assert_eq!(faults.len(), 20_000);
+    }
+
+    #[test]
+    fn corresponding_rectangles_skip_axes_of_one() {
+        let (from, to) = (
+            Region::new([3, 4, 0], [1, 4, 5]),
+            Region::new([10, 0], [4, 5]),
+        );
+        let part = Region::new([3, 6, 0], [1, 2, 5]);
+        let in_to = Region::new([12, 0], [2, 5]);
+        assert_eq!(Region::corresponding(&part, &from, &to), in_to);
+        assert_eq!(Region::corresponding(&in_to, &to, &from), part);
+    }
+
+    #[test]
+    fn a_part_of_extent_one_stays_on_its_axis() {
+        let (from, to) = (
+            Region::new([0, 0], [4, 5]),
+            Region::new([7, 2, 0], [4, 1, 5]),
+        );
+        let part = Region::new([3, 1], [1, 2]);
+        assert_eq!(
+            Region::corresponding(&part, &from, &to),
+            Region::new([10, 2, 1], [1, 1, 2])
+        );
+    }
+
+    #[test]
+    fn offsets_are_counted_from_the_beginning_of_another_region() {
+        let outer = Region::new([3, 4], [5, 6]);
+        let inner = Region::new([3, 9], [2, 1]);
+        assert_eq!(inner.relative_to(&outer), Region::new([0, 5], [2, 1]));
+        assert_eq!(
+            Region::new([], []).relative_to(&Region::new([], [])),
+            Region::new([], [])
+        );
     }
 
     /// Counts how often each element is covered, one by one.
