@@ -19,12 +19,14 @@
 //! | [`region`] | a rectangle of a tensor, and whether rectangles tile it |
 //! | [`location`] | the file, tensor and bytes an error speaks of |
 //! | [`view`] | borrowed bytes with dtype and shape |
-//! | [`cast`] | changes of element type, rounded once |
+//! | [`mod@format`] | number formats: what each code stands for |
+//! | [`cast`] | changes of element type |
 #![forbid(unsafe_code)]
 
 pub mod cast;
 pub mod dtype;
 pub mod error;
+pub mod format;
 pub mod location;
 pub mod region;
 pub mod shape;

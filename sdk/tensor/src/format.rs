@@ -1,0 +1,27 @@
+//! Number formats that no Rust primitive has: what each code stands for, exactly.
+//!
+//! | module | format |
+//! |---|---|
+//! | [`bf16`] | the upper half of an `f32`, and how one is rounded to it |
+//! | [`e4m3`] | 8 bits, 4 of exponent, no infinity |
+//! | [`e5m2`] | 8 bits, 5 of exponent, the upper half of an IEEE half |
+//! | [`ue8m0`] | 8 bits of exponent, a power of two |
+
+pub mod bf16;
+pub mod e4m3;
+pub mod e5m2;
+pub mod ue8m0;
+
+/// Decodes every code once, at compile time.
+macro_rules! values {
+    ($decode:path) => {{
+        let mut values = [0.0; 256];
+        let mut code = 0;
+        while code < 256 {
+            values[code] = $decode(code as u8);
+            code += 1;
+        }
+        values
+    }};
+}
+pub(crate) use values;
