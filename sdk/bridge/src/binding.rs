@@ -4,8 +4,60 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rialto_tensor::{Dtype, Shape};
 
-use crate::mapping::{MTP_GROUP, ParamBinding, RuleInfo, TensorBinding};
+use crate::mapping::{MTP_GROUP, RuleInfo};
 use crate::{Codec, Error, Mapping, ParamDecl, StoredTensor, TensorDecl, Violation};
+
+/// What the checkpoint on the Hugging Face side holds for each tensor of a mapping.
+#[derive(Clone, Debug)]
+pub struct TensorBinding {
+    /// For each tensor, its position in the inventory.
+    pub tensors: Vec<usize>,
+    /// For each tensor, the codec it is encoded with (position in the codecs given) and its companions' positions.
+    pub encodings: Vec<Option<(usize, Vec<usize>)>>,
+    /// For each param, the dtype its tensors have, decoded.
+    pub param_dtypes: Vec<Dtype>,
+    /// The rule and inventory position of each tensor that a rule leaves out and that is there.
+    pub skipped: Vec<(usize, usize)>,
+    /// Inventory positions of companions that were taken under another suffix than the published one.
+    pub aliases: Vec<usize>,
+}
+
+/// What the checkpoint on the Megatron side holds for each param of a mapping.
+#[derive(Clone, Debug)]
+pub struct ParamBinding {
+    /// For each key, its position in the inventory.
+    pub keys: Vec<usize>,
+    /// For each param, the dtype its keys have.
+    pub param_dtypes: Vec<Dtype>,
+}
+
+/// What a Hugging Face checkpoint holds for the tensors of a mapping, as far as it does.
+#[derive(Clone, Debug)]
+pub struct FoundTensors {
+    /// For each tensor, its position in the inventory, if it is there in its shape and with its companions.
+    pub tensors: Vec<Option<usize>>,
+    /// For each tensor, the codec it is encoded with and its companions' positions.
+    pub encodings: Vec<Option<Encoding>>,
+    /// For each tensor, its dtype, decoded.
+    pub dtypes: Vec<Dtype>,
+    /// The rule and inventory position of each tensor that a rule leaves out and that is there.
+    pub skipped: Vec<(usize, usize)>,
+    /// Inventory positions of companions that were taken under another suffix than the published one.
+    pub aliases: Vec<usize>,
+    /// Everything that is not as the mapping says.
+    pub violations: Vec<Violation>,
+}
+
+/// What a Megatron checkpoint holds for the params of a mapping, as far as it does.
+#[derive(Clone, Debug)]
+pub struct FoundParams {
+    /// For each key, its position in the inventory, if it is there in its shape.
+    pub keys: Vec<Option<usize>>,
+    /// For each param, the dtype its keys have.
+    pub param_dtypes: Vec<Dtype>,
+    /// Everything that is not as the mapping says.
+    pub violations: Vec<Violation>,
+}
 
 impl Mapping {
     /// Holds the tensors of a Hugging Face checkpoint against the mapping.
@@ -19,26 +71,46 @@ impl Mapping {
         inventory: &[StoredTensor],
         codecs: &[Codec],
     ) -> Result<TensorBinding, Error> {
-        let mut binder = Binder::new(inventory, codecs);
-        let mut missing = Vec::new();
+        let found = self.find_tensors(inventory, codecs);
+        let mut violations = found.violations;
+        let pieces = self.pieces.iter();
+        let of_pieces = pieces.map(|piece| (piece.param, found.dtypes[piece.tensor]));
+        let param_dtypes = self.param_dtypes(of_pieces, &mut violations);
+        self.refuse(violations, &found.tensors)?;
+        Ok(TensorBinding {
+            tensors: found.tensors.into_iter().flatten().collect(),
+            encodings: found.encodings,
+            param_dtypes,
+            skipped: found.skipped,
+            aliases: found.aliases,
+        })
+    }
 
+    /// The same for whom a difference is an answer and no error.
+    #[must_use]
+    pub fn find_tensors(&self, inventory: &[StoredTensor], codecs: &[Codec]) -> FoundTensors {
+        let mut binder = Binder::new(inventory, codecs);
         let mut tensors = Vec::with_capacity(self.tensors.len());
         let mut encodings = Vec::with_capacity(self.tensors.len());
         let mut dtypes = Vec::with_capacity(self.tensors.len());
         for tensor in &self.tensors {
             let rule = self.rule(tensor.rule);
-            let Some((position, encoding, dtype)) = binder.bind(tensor, rule) else {
-                missing.push(tensor);
-                let violation = missing_violation(&tensor.name, &tensor.shape, rule);
-                binder.violations.push(violation);
-                tensors.push(usize::MAX);
-                encodings.push(None);
-                dtypes.push(rule.dtype.accepts[0]);
-                continue;
-            };
-            tensors.push(position);
-            encodings.push(encoding);
-            dtypes.push(dtype);
+            let before = binder.violations.len();
+            match binder.bind(tensor, rule) {
+                Some((position, encoding, dtype)) => {
+                    let is_whole = !binder.violations[before..].iter().any(is_unreadable);
+                    tensors.push(is_whole.then_some(position));
+                    encodings.push(encoding);
+                    dtypes.push(dtype);
+                }
+                None => {
+                    let violation = missing_violation(&tensor.name, &tensor.shape, rule);
+                    binder.violations.push(violation);
+                    tensors.push(None);
+                    encodings.push(None);
+                    dtypes.push(rule.dtype.accepts[0]);
+                }
+            }
         }
         // Left out or not, what is there must be what the rule says: another shape is another model.
         let mut skipped = Vec::new();
@@ -48,46 +120,57 @@ impl Mapping {
             }
         }
         binder.refuse_unclaimed();
-
-        let pieces = self.pieces.iter();
-        let of_pieces = pieces.map(|piece| (piece.param, dtypes[piece.tensor]));
-        let param_dtypes = self.param_dtypes(of_pieces, &mut binder.violations);
-        let aliases = binder.aliases;
-        self.refuse(binder.violations, &missing)?;
-        Ok(TensorBinding {
+        FoundTensors {
             tensors,
             encodings,
-            param_dtypes,
+            dtypes,
             skipped,
-            aliases,
-        })
+            aliases: binder.aliases,
+            violations: binder.violations,
+        }
     }
 
     /// Holds the params of a Megatron checkpoint against the mapping. Errors: [`Error::NotTotal`], as above.
     pub fn bind_params(&self, inventory: &[StoredTensor]) -> Result<ParamBinding, Error> {
+        let found = self.find_params(inventory);
+        // What is missing is no tensor, so it cannot be explained by the tensors of a part that is not there.
+        self.refuse(found.violations, &[])?;
+        Ok(ParamBinding {
+            keys: found.keys.into_iter().flatten().collect(),
+            param_dtypes: found.param_dtypes,
+        })
+    }
+
+    /// The same for whom a difference is an answer and no error.
+    #[must_use]
+    pub fn find_params(&self, inventory: &[StoredTensor]) -> FoundParams {
         let mut binder = Binder::new(inventory, &[]);
         let mut keys = Vec::with_capacity(self.keys.len());
         for key in &self.keys {
             let rule = self.rule(self.params[key.param].rule);
-            match binder.take(&key.name) {
-                None => {
-                    let violation = missing_violation(&key.name, &key.shape, rule);
-                    binder.violations.push(violation);
-                    keys.push(usize::MAX);
-                }
-                Some(position) => {
-                    binder.check(&key.shape, rule, inventory[position].dtype, position);
-                    keys.push(position);
-                }
-            }
+            let Some(position) = binder.take(&key.name) else {
+                let violation = missing_violation(&key.name, &key.shape, rule);
+                binder.violations.push(violation);
+                keys.push(None);
+                continue;
+            };
+            let before = binder.violations.len();
+            binder.check(&key.shape, rule, inventory[position].dtype, position);
+            let is_whole = !binder.violations[before..].iter().any(is_unreadable);
+            keys.push(is_whole.then_some(position));
         }
         binder.refuse_unclaimed();
         let there = self.keys.iter().zip(&keys);
-        let there = there.filter(|(_, position)| **position != usize::MAX);
-        let of_keys = there.map(|(key, &position)| (key.param, inventory[position].dtype));
+        let of_keys = there.filter_map(|(key, position)| {
+            let stored = &inventory[(*position)?];
+            Some((key.param, stored.dtype))
+        });
         let param_dtypes = self.param_dtypes(of_keys, &mut binder.violations);
-        self.refuse(binder.violations, &[])?;
-        Ok(ParamBinding { keys, param_dtypes })
+        FoundParams {
+            keys,
+            param_dtypes,
+            violations: binder.violations,
+        }
     }
 
     /// The one dtype of each param, from those of what makes it.
@@ -120,22 +203,29 @@ impl Mapping {
             .collect()
     }
 
-    fn refuse(&self, violations: Vec<Violation>, missing: &[&TensorDecl]) -> Result<(), Error> {
+    /// An error if there is a violation; with advice if all that is wrong is that a part of the model is not there.
+    fn refuse(&self, violations: Vec<Violation>, tensors: &[Option<usize>]) -> Result<(), Error> {
         if violations.is_empty() {
             return Ok(());
         }
         let is_mtp = |tensor: &TensorDecl| self.rule(tensor.rule).group == MTP_GROUP;
         let mtp_tensors = self.tensors.iter().filter(|tensor| is_mtp(tensor)).count();
-        let only_mtp =
-            violations.len() == missing.len() && missing.iter().all(|tensor| is_mtp(tensor));
-        let advice = (only_mtp && missing.len() == mtp_tensors)
+        let mut not_there = self.tensors.iter().zip(tensors);
+        let only_mtp = not_there.all(|(tensor, found)| found.is_some() != is_mtp(tensor));
+        let is_missing = |violation: &Violation| matches!(violation, Violation::Missing { .. });
+        let advice = (only_mtp && violations.len() == mtp_tensors && violations.iter().all(is_missing) && !tensors.is_empty())
             .then(|| format!("the source holds none of its {mtp_tensors} MTP tensors; `--mtp drop` converts the rest"));
         Err(Error::NotTotal { violations, advice })
     }
 }
 
+/// Whether elements cannot be read because of it; another dtype than the rule accepts can.
+fn is_unreadable(violation: &Violation) -> bool {
+    !matches!(violation, Violation::Dtype { .. })
+}
+
 /// A codec (its position) and the inventory positions of the companions.
-type Encoding = (usize, Vec<usize>);
+pub type Encoding = (usize, Vec<usize>);
 
 /// An inventory while a mapping claims what is in it.
 struct Binder<'a> {

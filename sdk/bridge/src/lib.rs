@@ -29,7 +29,8 @@
 //! | [`rule`] | one rule of a weight map |
 //! | [`forms`] | which spelling of each rule is used |
 //! | [`weight_map`] | all rules, and their expansion |
-//! | [`mapping`] | tensors, params and pieces; checks against what a checkpoint really holds |
+//! | [`mapping`] | tensors, params and pieces, and what can be wrong with them |
+//! | [`binding`] | a mapping held against what a checkpoint really holds |
 //! | [`codec`] | encodings of a stored tensor |
 //! | [`placement`] | how params are cut over a mesh |
 //! | [`layout`] | which stage holds which layers |
@@ -37,7 +38,7 @@
 //! | [`request`] | what is asked in it, and how an error is told |
 #![forbid(unsafe_code)]
 
-mod binding;
+pub mod binding;
 pub mod codec;
 pub mod config;
 pub mod document;

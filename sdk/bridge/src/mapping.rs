@@ -350,30 +350,6 @@ fn block_list(block: &[u64]) -> String {
     extents.join("x")
 }
 
-/// What the checkpoint on the Hugging Face side holds for each tensor of a mapping.
-#[derive(Clone, Debug)]
-pub struct TensorBinding {
-    /// For each tensor, its position in the inventory.
-    pub tensors: Vec<usize>,
-    /// For each tensor, the codec it is encoded with (position in the codecs given) and its companions' positions.
-    pub encodings: Vec<Option<(usize, Vec<usize>)>>,
-    /// For each param, the dtype its tensors have, decoded.
-    pub param_dtypes: Vec<Dtype>,
-    /// The rule and inventory position of each tensor that a rule leaves out and that is there.
-    pub skipped: Vec<(usize, usize)>,
-    /// Inventory positions of companions that were taken under another suffix than the published one.
-    pub aliases: Vec<usize>,
-}
-
-/// What the checkpoint on the Megatron side holds for each param of a mapping.
-#[derive(Clone, Debug)]
-pub struct ParamBinding {
-    /// For each key, its position in the inventory.
-    pub keys: Vec<usize>,
-    /// For each param, the dtype its keys have.
-    pub param_dtypes: Vec<Dtype>,
-}
-
 /// A weight map after expansion: total in both directions, or it would not exist.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mapping {

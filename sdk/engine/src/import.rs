@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use rialto_bridge::mapping::TensorBinding;
+use rialto_bridge::binding::TensorBinding;
 use rialto_bridge::{
     Bridge, Claim, Codec, Forms, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout, RawConfig,
     StateValue, StoredTensor, WeightMap,

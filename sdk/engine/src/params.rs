@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rialto_bridge::mapping::ParamBinding;
+use rialto_bridge::binding::FoundParams;
 use rialto_bridge::{Mapping, StoredTensor};
 use rialto_checkpoint::torch_dist::TorchDistCheckpoint;
 use rialto_tensor::Region;
