@@ -11,7 +11,7 @@ pub fn code_of(kinds: &[(&str, u32)], slug: &str) -> u32 {
     kind.map_or(13, |(_, code)| *code)
 }
 
-/// What can be wrong with a dtype, a shape or a view.
+/// What can be wrong with a dtype, a shape, a view, or views that belong together.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
 pub enum Error {
@@ -47,6 +47,42 @@ pub enum Error {
         /// Element type asked for.
         to: Dtype,
     },
+    /// Blocks are of matrices: a tensor with fewer axes has none.
+    #[error("a tensor in blocks needs two axes or more, found shape {shape}")]
+    BlockRank {
+        /// The shape as found.
+        shape: Shape,
+    },
+    /// A block without an extent.
+    #[error("a block needs an extent on both axes, found {block:?}")]
+    BlockSize {
+        /// Rows and columns as given.
+        block: [u64; 2],
+    },
+    /// Codes or scales of a dtype that block dequantization does not know.
+    #[error("{role} must be {expected}, found {found}")]
+    BlockDtype {
+        /// What the tensor is there for.
+        role: &'static str,
+        /// The dtypes that are known.
+        expected: &'static str,
+        /// The dtype as found.
+        found: Dtype,
+    },
+    /// A scale grid that does not belong to its tensor.
+    #[error(
+        "a tensor of shape {shape} in blocks of {block:?} needs scales of shape {expected}, found {found}"
+    )]
+    ScaleShape {
+        /// Shape of the codes.
+        shape: Shape,
+        /// Rows and columns of a block.
+        block: [u64; 2],
+        /// Shape of the grid.
+        expected: Shape,
+        /// Shape of the scales as found.
+        found: Shape,
+    },
 }
 
 impl Error {
@@ -56,6 +92,10 @@ impl Error {
         ("tensor/shape-overflow", 4),
         ("tensor/view-length", 1),
         ("tensor/no-cast", 3),
+        ("tensor/block-rank", 3),
+        ("tensor/block-size", 1),
+        ("tensor/block-dtype", 3),
+        ("tensor/scale-shape", 4),
     ];
 
     /// The status code that crosses the ABI; see `docs/errors.md`.
@@ -72,6 +112,10 @@ impl Error {
             Error::ShapeOverflow { .. } => "tensor/shape-overflow",
             Error::ViewLength { .. } => "tensor/view-length",
             Error::NoCast { .. } => "tensor/no-cast",
+            Error::BlockRank { .. } => "tensor/block-rank",
+            Error::BlockSize { .. } => "tensor/block-size",
+            Error::BlockDtype { .. } => "tensor/block-dtype",
+            Error::ScaleShape { .. } => "tensor/scale-shape",
         }
     }
 }

@@ -21,6 +21,7 @@
 //! | [`view`] | borrowed bytes with dtype and shape |
 //! | [`mod@format`] | number formats: what each code stands for |
 //! | [`cast`] | changes of element type |
+//! | [`quant`] | dequantization: codes and scales to values |
 #![forbid(unsafe_code)]
 
 pub mod cast;
@@ -28,6 +29,7 @@ pub mod dtype;
 pub mod error;
 pub mod format;
 pub mod location;
+pub mod quant;
 pub mod region;
 pub mod shape;
 pub mod view;
