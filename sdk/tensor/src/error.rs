@@ -83,6 +83,14 @@ pub enum Error {
         /// Shape of the scales as found.
         found: Shape,
     },
+    /// Two runs of bytes that were to be compared are not as long as each other.
+    #[error("cannot compare {ours} bytes with {theirs}")]
+    BandLength {
+        /// Bytes of one side.
+        ours: u64,
+        /// Bytes of the other.
+        theirs: u64,
+    },
 }
 
 impl Error {
@@ -96,6 +104,7 @@ impl Error {
         ("tensor/block-size", 1),
         ("tensor/block-dtype", 3),
         ("tensor/scale-shape", 4),
+        ("tensor/band-length", 1),
     ];
 
     /// The status code that crosses the ABI; see `docs/errors.md`.
@@ -116,6 +125,7 @@ impl Error {
             Error::BlockSize { .. } => "tensor/block-size",
             Error::BlockDtype { .. } => "tensor/block-dtype",
             Error::ScaleShape { .. } => "tensor/scale-shape",
+            Error::BandLength { .. } => "tensor/band-length",
         }
     }
 }

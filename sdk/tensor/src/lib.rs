@@ -22,9 +22,11 @@
 //! | [`mod@format`] | number formats: what each code stands for |
 //! | [`cast`] | changes of element type |
 //! | [`quant`] | dequantization: codes and scales to values |
+//! | [`compare`] | where two tensors differ, and by how much |
 #![forbid(unsafe_code)]
 
 pub mod cast;
+pub mod compare;
 pub mod dtype;
 pub mod error;
 pub mod format;
@@ -34,6 +36,7 @@ pub mod region;
 pub mod shape;
 pub mod view;
 
+pub use compare::{Comparison, Difference};
 pub use dtype::Dtype;
 pub use error::Error;
 pub use location::{ByteRange, Location};
