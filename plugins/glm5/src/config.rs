@@ -3,9 +3,7 @@
 use rialto_plugin::prelude::*;
 
 use crate::Glm5;
-use crate::spec::{
-    Indexer, Layer, Mlp, Model, PROVIDER, RELEASES, Release, fixed_provider_fields, object,
-};
+use crate::spec::{Indexer, Layer, Mlp, Model, PROVIDER, Release, fixed_provider_fields, object};
 
 /// The architecture id of the family.
 pub const ARCHITECTURE: &str = "GlmMoeDsaForCausalLM";

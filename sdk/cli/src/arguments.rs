@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use rialto_bridge::{Mesh, MtpPolicy};
-use rialto_engine::{DtypeChoice, ExportOptions, Options};
+use rialto_engine::{ChunkChoice, DtypeChoice, ExportOptions, Options};
 
 /// Moves large models between Hugging Face checkpoints and Megatron-Core checkpoints, bit for bit.
 #[derive(Debug, Parser)]
@@ -114,6 +114,12 @@ pub(crate) struct ImportOptions {
     /// Dtype of the weights written; a router's correction bias keeps F32
     #[arg(long, value_name = "DTYPE", default_value = "keep")]
     dtype: Dtype,
+    /// In which chunks params are written
+    #[arg(long, value_name = "WHAT", default_value = "megatron")]
+    chunks: Chunks,
+    /// Tensors that may be left out though no rule claims them; `*` stands for anything; may be given more than once
+    #[arg(long, value_name = "PATTERN")]
+    ignore: Vec<String>,
 }
 
 impl ImportOptions {
@@ -125,6 +131,7 @@ impl ImportOptions {
             ("--ep", self.ep != 1),
             ("--etp", self.etp != 1),
             ("--mtp", matches!(self.mtp, Mtp::Drop)),
+            ("--chunks", matches!(self.chunks, Chunks::Whole)),
         ];
         let given = given.into_iter().filter(|(_, is_given)| *is_given);
         given.map(|(name, _)| name).collect()
@@ -145,8 +152,21 @@ impl ImportOptions {
             mesh,
             mtp,
             dtype: self.dtype.resolve(),
+            chunks: match self.chunks {
+                Chunks::Megatron => ChunkChoice::Megatron,
+                Chunks::Whole => ChunkChoice::Whole,
+            },
+            ignore: self.ignore.clone(),
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Chunks {
+    /// Those that Megatron itself writes on the mesh
+    Megatron,
+    /// One a param
+    Whole,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -203,6 +223,12 @@ pub(crate) struct ExportFlags {
     /// Do not compare the checkpoint's bytes with the checksums recorded beside them
     #[arg(long)]
     ignore_checksums: bool,
+    /// Write tensors in this spelling where the family has it, such as `fused` experts; may be given more than once
+    #[arg(long, value_name = "NAME")]
+    form: Vec<String>,
+    /// Params that may be left out though no rule claims them; `*` stands for anything; may be given more than once
+    #[arg(long, value_name = "PATTERN")]
+    ignore: Vec<String>,
 }
 
 impl ExportFlags {
@@ -211,6 +237,8 @@ impl ExportFlags {
             dtype: self.dtype.resolve(),
             max_shard_bytes: self.max_shard_size.as_u64(),
             verifies_checksums: !self.ignore_checksums,
+            forms: self.form.clone(),
+            ignore: self.ignore.clone(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rialto_bridge::binding::FoundParams;
 use rialto_bridge::{Mapping, StoredTensor};
 use rialto_checkpoint::torch_dist::TorchDistCheckpoint;
-use rialto_tensor::Region;
+use rialto_tensor::{Dtype, Region};
 
 use crate::Error;
 use crate::array::{Array, Bytes, Extent, Handle};
@@ -13,9 +13,11 @@ use crate::array::{Array, Bytes, Extent, Handle};
 /// A checkpoint bound to a mapping.
 #[derive(Debug)]
 pub(crate) struct Params {
-    binding: ParamBinding,
+    /// For each key, its position in the inventory.
+    positions: Vec<Option<usize>>,
     /// For each param, the range of its keys in [`Mapping::keys`].
     keys: Vec<Range<usize>>,
+    dtypes: Vec<Dtype>,
     inventory: Vec<StoredTensor>,
 }
 
@@ -38,7 +40,21 @@ pub(crate) fn inventory(checkpoint: &TorchDistCheckpoint) -> Vec<StoredTensor> {
 impl Params {
     /// Errors: those of [`Mapping::bind_params`].
     pub(crate) fn bind(mapping: &Mapping, inventory: Vec<StoredTensor>) -> Result<Params, Error> {
-        let binding = mapping.bind_params(&inventory)?;
+        let bound = mapping.bind_params(&inventory)?;
+        let found = FoundParams {
+            keys: bound.keys.into_iter().map(Some).collect(),
+            param_dtypes: bound.param_dtypes,
+            violations: Vec::new(),
+        };
+        Ok(Params::new(mapping, inventory, found))
+    }
+
+    /// What was found, whether or not it is all.
+    pub(crate) fn new(
+        mapping: &Mapping,
+        inventory: Vec<StoredTensor>,
+        found: FoundParams,
+    ) -> Params {
         let mut keys = vec![0..0; mapping.params().len()];
         for (position, key) in mapping.keys().iter().enumerate() {
             let range = &mut keys[key.param];
@@ -47,24 +63,29 @@ impl Params {
             }
             range.end = position + 1;
         }
-        Ok(Params {
-            binding,
+        Params {
+            positions: found.keys,
             keys,
+            dtypes: found.param_dtypes,
             inventory,
-        })
+        }
     }
 
     /// The dtype that each param is stored in.
-    pub(crate) fn dtypes(&self) -> &[rialto_tensor::Dtype] {
-        &self.binding.param_dtypes
+    pub(crate) fn dtypes(&self) -> &[Dtype] {
+        &self.dtypes
+    }
+
+    /// Whether all of a param was found.
+    pub(crate) fn is_whole(&self, param: usize) -> bool {
+        let mut positions = self.positions[self.keys[param].clone()].iter();
+        positions.all(Option::is_some)
     }
 
     /// What is stored under each key.
     pub(crate) fn stored(&self) -> impl Iterator<Item = &StoredTensor> {
-        self.binding
-            .keys
-            .iter()
-            .map(|&position| &self.inventory[position])
+        let positions = self.positions.iter().flatten();
+        positions.map(|&position| &self.inventory[position])
     }
 
     /// The chunks of a param that a rectangle of it touches; `verifies` compares the checksums that their writer recorded.
@@ -82,7 +103,9 @@ impl Params {
             if !overlaps(&key.region, region) {
                 continue;
             }
-            let stored = &self.inventory[self.binding.keys[position]];
+            let Some(stored) = self.positions[position].map(|at| &self.inventory[at]) else {
+                continue;
+            };
             let whole = Region::whole(&key.shape);
             for chunk in &checkpoint.metadata().tensors[&stored.name].chunks {
                 let is_own = key.region == whole;
@@ -117,7 +140,7 @@ impl Params {
             }
         }
         Ok(Array {
-            dtype: self.binding.param_dtypes[param],
+            dtype: self.dtypes[param],
             extents,
         })
     }

@@ -28,7 +28,7 @@ struct Field<'a> {
     half: Half,
     module: &'a str,
     field: &'a str,
-    shape: &'a [u64],
+    shape: Vec<u64>,
     also: Vec<Form>,
 }
 
@@ -343,13 +343,13 @@ impl<'a> Stack<'a> {
             &suffix,
             self.group.unwrap_or(group),
             &key(&self.prefixes[0]),
-            field.shape,
+            field.shape.clone(),
         )
         .over(Scope::new().index(self.index, layers.iter().copied()))
         .dtype(stored());
         for prefix in &self.prefixes {
             if !prefix.name.is_empty() {
-                let whole = Part::new(&key(prefix), field.shape);
+                let whole = Part::new(&key(prefix), field.shape.clone());
                 rule = rule.params_also(Form::new(prefix.name, [whole]));
             }
             for form in &field.also {
@@ -376,7 +376,7 @@ impl<'a> Stack<'a> {
         };
         let tensor = format!("{}.{tensor}.{ending}", self.source);
         self.empty(group, layers, field)
-            .part(Part::new(&tensor, field.shape))
+            .part(Part::new(&tensor, field.shape.clone()))
     }
 
     /// Gate rows, then up rows, of a gated MLP of width `f`.
@@ -441,12 +441,12 @@ impl Prefix {
 }
 
 impl<'a> Field<'a> {
-    fn new(half: Half, module: &'a str, field: &'a str, shape: &'a [u64]) -> Field<'a> {
+    fn new(half: Half, module: &'a str, field: &'a str, shape: &[u64]) -> Field<'a> {
         Field {
             half,
             module,
             field,
-            shape,
+            shape: shape.to_vec(),
             also: Vec::new(),
         }
     }
@@ -454,7 +454,7 @@ impl<'a> Field<'a> {
     /// With another key for the whole of it.
     fn or(mut self, name: &str, key: &str) -> Field<'a> {
         self.also
-            .push(Form::new(name, [Part::new(key, self.shape)]));
+            .push(Form::new(name, [Part::new(key, self.shape.clone())]));
         self
     }
 }

@@ -32,9 +32,10 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
     }
     let source = MegatronSource::open(store, places::open_reference(plan.reference.as_deref())?)?;
     let family = families::claim(common, source.config(), output)?;
-    let dtype = plan.options.resolve().dtype;
+    let asked = plan.options.resolve();
     let options = ExportOptions {
-        dtype,
+        dtype: asked.dtype,
+        ignore: asked.ignore,
         ..ExportOptions::default()
     };
     let plan = ExportPlan::new(family.as_ref(), source, &options)?;
