@@ -73,6 +73,8 @@ pub(crate) enum Command {
     Export(Export),
     /// Show what an import or export would do, without doing it
     Plan(Plan),
+    /// Compare two checkpoints of any formats, value by value
+    Verify(Verify),
     /// Show what a checkpoint holds
     Inspect(Inspect),
     /// List plugins, or check one
@@ -255,6 +257,29 @@ pub(crate) struct Plan {
     /// Hugging Face directory whose config an export would take
     #[arg(long, value_name = "DIR")]
     pub(crate) reference: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: rialto verify glm-5.2 run\n\n\
+    Exit code 1 says that they differ. Encoded tensors are compared decoded; where dtypes differ the wider side is\n\
+    narrowed as a conversion would.")]
+pub(crate) struct Verify {
+    /// Checkpoint of either format
+    pub(crate) ours: PathBuf,
+    /// The checkpoint to compare it with, of either format
+    pub(crate) theirs: PathBuf,
+    /// Hugging Face directory whose config describes a side that has none
+    #[arg(long, value_name = "DIR")]
+    pub(crate) reference: Option<PathBuf>,
+    /// Take another dtype for a difference
+    #[arg(long)]
+    pub(crate) strict_dtype: bool,
+    /// Take a part that one side lacks altogether (MTP, scales) for a difference
+    #[arg(long)]
+    pub(crate) strict_keys: bool,
+    /// Do not compare a checkpoint's bytes with the checksums recorded beside them
+    #[arg(long)]
+    pub(crate) ignore_checksums: bool,
 }
 
 #[derive(Debug, Args)]

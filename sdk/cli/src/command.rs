@@ -5,3 +5,4 @@ pub(crate) mod import;
 pub(crate) mod inspect;
 pub(crate) mod plan;
 pub(crate) mod plugin;
+pub(crate) mod verify;

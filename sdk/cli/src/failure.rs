@@ -13,6 +13,8 @@ pub(crate) type Kind = (&'static str, u32);
 pub(crate) const WRONG_USAGE: Kind = ("cli/usage", 1);
 /// The result could not be written.
 pub(crate) const STDOUT: Kind = ("cli/stdout", 5);
+/// Two checkpoints differ.
+pub(crate) const DIFFERS: Kind = ("cli/differs", 11);
 /// A fault of ours.
 pub(crate) const INTERNAL: Kind = ("cli/internal", 13);
 

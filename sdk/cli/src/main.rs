@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Command::Import(import) => command::import::run(import, &arguments.common, &output),
         Command::Export(export) => command::export::run(export, &arguments.common, &output),
         Command::Plan(plan) => command::plan::run(plan, &arguments.common, &output),
+        Command::Verify(verify) => command::verify::run(verify, &arguments.common, &output),
         Command::Inspect(inspect) => command::inspect::run(inspect, &output),
         Command::Plugin(plugin) => command::plugin::run(plugin, &arguments.common, &output),
     };

@@ -46,6 +46,16 @@ pub enum Error {
         /// Each field that differs, with both values.
         differences: Vec<String>,
     },
+    /// Two checkpoints of two formats, which only a family could compare.
+    #[error(
+        "{ours} and {theirs} are of two formats, and no family says how their names correspond"
+    )]
+    TwoFormats {
+        /// The first one.
+        ours: String,
+        /// The second one.
+        theirs: String,
+    },
     /// The family's layers do not fall into the stages once.
     #[error("pipeline layout of {stages} stages does not hold layers 0..{layers} once")]
     Layout {
@@ -66,6 +76,7 @@ impl Error {
         ("engine/no-weights", 2),
         ("engine/no-config", 2),
         ("engine/reference-differs", 1),
+        ("engine/two-formats", 3),
         ("engine/layout", 13),
         ("engine/cancelled", 9),
     ];
@@ -92,6 +103,7 @@ impl Error {
             Error::NoWeights { .. } => "engine/no-weights",
             Error::NoConfig { .. } => "engine/no-config",
             Error::ReferenceDiffers { .. } => "engine/reference-differs",
+            Error::TwoFormats { .. } => "engine/two-formats",
             Error::Layout { .. } => "engine/layout",
             Error::Cancelled => "engine/cancelled",
         }
@@ -108,6 +120,9 @@ impl Error {
             }
             Error::NoConfig { .. } => Some(
                 "give a Hugging Face directory of the same model with `--reference DIR`".to_owned(),
+            ),
+            Error::TwoFormats { .. } => Some(
+                "give the plugin of the family, and a config if neither side has one (`--reference DIR`)".to_owned(),
             ),
             Error::ReferenceDiffers { .. } => {
                 Some("give the directory this checkpoint was imported from".to_owned())

@@ -51,19 +51,8 @@ impl MegatronSource {
     ) -> Result<MegatronSource, Error> {
         let run = RunDirectory::resolve(store)?;
         let checkpoint = TorchDistCheckpoint::open(Arc::clone(&run.store))?;
-        let kept: Arc<dyn Store> = Arc::new(Subdirectory::new(
-            Arc::clone(&run.store),
-            SOURCE_DIRECTORY.trim_end_matches('/'),
-        )?);
-        let (configs, kept_files): (Vec<FileEntry>, Vec<FileEntry>) = kept
-            .files()?
-            .into_iter()
-            .partition(|file| file.name == hf::CONFIG_FILE);
-        let stored = if configs.is_empty() {
-            None
-        } else {
-            Some(RawConfig::parse(&hf::read_config(kept.as_ref())?)?)
-        };
+        let kept = kept_directory(&run.store)?;
+        let stored = MegatronSource::kept_config(&run.store)?;
         let (config, stored) = match (reference, stored) {
             (Some(reference), stored) => {
                 let config = RawConfig::parse(&hf::read_config(reference.as_ref())?)?;
@@ -77,14 +66,18 @@ impl MegatronSource {
                     stored,
                 )
             }
-            (None, Some(config)) => (
-                ConfigSource {
-                    config,
-                    store: kept,
-                    side_files: kept_files,
-                },
-                None,
-            ),
+            (None, Some(config)) => {
+                let files = kept.files()?.into_iter();
+                let side_files = files.filter(|file| file.name != hf::CONFIG_FILE).collect();
+                (
+                    ConfigSource {
+                        config,
+                        store: kept,
+                        side_files,
+                    },
+                    None,
+                )
+            }
             (None, None) => {
                 let searched = vec![
                     format!("{}/{SOURCE_DIRECTORY}{}", run.store.name(), hf::CONFIG_FILE),
@@ -102,6 +95,16 @@ impl MegatronSource {
             config,
             stored,
         })
+    }
+
+    /// The config that an import kept in an iteration directory, if one did.
+    pub(crate) fn kept_config(iteration: &Arc<dyn Store>) -> Result<Option<RawConfig>, Error> {
+        let kept = kept_directory(iteration)?;
+        let mut files = kept.files()?.into_iter();
+        if !files.any(|file| file.name == hf::CONFIG_FILE) {
+            return Ok(None);
+        }
+        Ok(Some(RawConfig::parse(&hf::read_config(kept.as_ref())?)?))
     }
 
     /// The config, for finding the family that takes it.
@@ -156,6 +159,12 @@ impl MegatronSource {
             differences,
         })
     }
+}
+
+/// Where an import keeps what the Hugging Face side brought besides weights.
+fn kept_directory(iteration: &Arc<dyn Store>) -> Result<Arc<dyn Store>, Error> {
+    let name = SOURCE_DIRECTORY.trim_end_matches('/');
+    Ok(Arc::new(Subdirectory::new(Arc::clone(iteration), name)?))
 }
 
 /// A line for each field that has not one value in both.

@@ -427,7 +427,7 @@ impl<'a> ChunkWriter<'a> {
 }
 
 /// What the source holds, in the words of the mapping.
-fn inventory(source: &HfCheckpoint) -> Vec<StoredTensor> {
+pub(crate) fn inventory(source: &HfCheckpoint) -> Vec<StoredTensor> {
     let stored = source.tensors().iter().map(|tensor| StoredTensor {
         name: tensor.name.clone(),
         dtype: tensor.dtype,

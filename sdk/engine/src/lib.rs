@@ -22,6 +22,7 @@
 //! | [`summary`] | what a plan will do, as data |
 //! | [`import`] | Hugging Face to Megatron |
 //! | [`export`] | Megatron to Hugging Face |
+//! | [`verify`](mod@verify) | whether two checkpoints hold the same weights |
 //! | [`progress`] | how a run reports and is stopped |
 #![forbid(unsafe_code)]
 
@@ -40,6 +41,7 @@ pub mod import;
 pub mod options;
 pub mod progress;
 pub mod summary;
+pub mod verify;
 
 pub use error::Error;
 pub use export::{ExportPlan, MegatronSource, is_hugging_face};
@@ -47,3 +49,4 @@ pub use import::{ImportPlan, source_config};
 pub use options::{ChunkChoice, DtypeChoice, ExportOptions, Options};
 pub use progress::{Progress, Silent};
 pub use summary::{Direction, Group, Side, Skipped, Summary};
+pub use verify::{Contents, VerifyOptions, VerifySource, verify};

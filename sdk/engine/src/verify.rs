@@ -1,0 +1,249 @@
+//! Whether two checkpoints, of any two formats and dtypes, hold the same weights.
+//!
+//! Both sides are read through their weight maps, so that names, spellings, chunks and encodings fall away: what is compared
+//! are the rectangles that Hugging Face calls tensors, in the order of the forward pass. Values are compared bit by bit
+//! after decoding. Where the two sides have different dtypes the wider one is narrowed as a conversion would, and the
+//! report says so; a dtype alone makes no difference unless the user asks for it.
+
+mod contents;
+mod report;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rayon::prelude::*;
+use rialto_bridge::mapping::MTP_GROUP;
+use rialto_bridge::{Mapping, Piece};
+use rialto_tensor::{Comparison, Dtype, Region, Shape, cast};
+
+use crate::assemble::{Buffers, bands_of};
+use crate::{Error, Progress};
+
+pub use contents::{Contents, VerifySource};
+pub use report::{DtypeDifference, Part, Report, Side, TensorDifference};
+
+/// Bytes of a band that is compared at a time: two of them stay in a core's cache.
+const BAND_BYTES: u64 = 1 << 20;
+
+/// What a user may ask of a verification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifyOptions {
+    /// Whether another dtype is a difference, even where all values are equal.
+    pub is_strict_dtype: bool,
+    /// Whether a part that one side lacks altogether (multi-token prediction, scales) is a difference.
+    pub is_strict_keys: bool,
+    /// Whether checksums recorded in a checkpoint are compared before its bytes are used.
+    pub verifies_checksums: bool,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> VerifyOptions {
+        VerifyOptions {
+            is_strict_dtype: false,
+            is_strict_keys: false,
+            verifies_checksums: true,
+        }
+    }
+}
+
+/// A rectangle of a param that is (a rectangle of) one Hugging Face tensor.
+struct Unit<'a> {
+    tensor: &'a str,
+    shape: &'a Shape,
+    tensor_region: &'a Region,
+    param: &'a str,
+    param_region: &'a Region,
+}
+
+/// Compares two checkpoints. Reads all of both, holds a few bands of a tensor for each thread.
+///
+/// Differences are the report's, not errors. Errors: a side that cannot be read, [`Error::Cancelled`].
+pub fn verify(
+    ours: &Contents<'_>,
+    theirs: &Contents<'_>,
+    options: &VerifyOptions,
+    progress: &dyn Progress,
+) -> Result<Report, Error> {
+    let mut report = Report::new(ours, theirs);
+    let params = common_params(ours.mapping(), theirs.mapping(), options, &mut report)?;
+    let units = units(ours.mapping());
+    let mut compared = Vec::new();
+    let mut total = 0;
+    for unit in units {
+        let Some(&(a, b)) = params.get(unit.param) else {
+            continue;
+        };
+        if ours.holds(a, unit.param_region) && theirs.holds(b, unit.param_region) {
+            total += unit.param_region.shape().size_bytes(ours.dtype(a))?;
+            compared.push((unit, a, b));
+        }
+    }
+    progress.begin("verify", total);
+    let verifies = options.verifies_checksums;
+    let results: Result<Vec<Compared>, Error> = compared
+        .par_iter()
+        .map(|(unit, a, b)| {
+            if progress.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            let result = compare(unit, (ours, *a), (theirs, *b), verifies, progress)?;
+            progress.advance(unit.param_region.shape().size_bytes(ours.dtype(*a))?);
+            Ok(result)
+        })
+        .collect();
+    progress.end();
+    let mut digest = blake3::Hasher::new();
+    for ((unit, ..), result) in compared.iter().zip(results?) {
+        digest.update(unit.tensor.as_bytes());
+        digest.update(
+            format!(" {} {} {}\n", result.dtype, unit.shape, unit.tensor_region).as_bytes(),
+        );
+        digest.update(&result.digest);
+        report.add(unit, result);
+    }
+    report.finish(options, digest.finalize().to_hex().as_str());
+    Ok(report)
+}
+
+/// The params of both mappings by name, with their positions in each. What only one side has goes into the report.
+fn common_params<'a>(
+    ours: &'a Mapping,
+    theirs: &'a Mapping,
+    options: &VerifyOptions,
+    report: &mut Report,
+) -> Result<BTreeMap<&'a str, (usize, usize)>, Error> {
+    let positions = |mapping: &'a Mapping| -> BTreeMap<&'a str, usize> {
+        let params = mapping.params().iter().enumerate();
+        params
+            .map(|(at, param)| (param.name.as_str(), at))
+            .collect()
+    };
+    let (a, b) = (positions(ours), positions(theirs));
+    let mut common = BTreeMap::new();
+    let mut mtp = BTreeSet::new();
+    let names: BTreeSet<&str> = a.keys().chain(b.keys()).copied().collect();
+    for name in names {
+        match (a.get(name), b.get(name)) {
+            (Some(&at), Some(&bt)) => {
+                let (shape, other) = (&ours.params()[at].shape, &theirs.params()[bt].shape);
+                if shape == other {
+                    common.insert(name, (at, bt));
+                } else {
+                    let text = format!("{name} has shape {shape} in ours, {other} in theirs");
+                    report.findings.push(text);
+                }
+            }
+            (found, _) => {
+                let (mapping, at, side) = match found {
+                    Some(&at) => (ours, at, Side::Ours),
+                    None => (theirs, b[name], Side::Theirs),
+                };
+                let rule = mapping.rule(mapping.params()[at].rule);
+                if rule.group == MTP_GROUP {
+                    mtp.insert((side, at));
+                } else {
+                    let text = format!("{name} is only in {side}: the configs describe two models");
+                    report.findings.push(text);
+                }
+            }
+        }
+    }
+    for side in [Side::Ours, Side::Theirs] {
+        let count = mtp.iter().filter(|(of, _)| *of == side).count() as u64;
+        if count > 0 {
+            report.one_sided.push(Part {
+                name: "multi-token prediction".to_owned(),
+                side,
+                params: count,
+                is_difference: options.is_strict_keys,
+            });
+        }
+    }
+    Ok(common)
+}
+
+/// What there is to compare: the pieces of the mapping, in its order.
+fn units(mapping: &Mapping) -> impl Iterator<Item = Unit<'_>> {
+    let pieces = mapping.pieces().iter();
+    pieces.map(|piece: &Piece| Unit {
+        tensor: &mapping.tensors()[piece.tensor].name,
+        shape: &mapping.tensors()[piece.tensor].shape,
+        tensor_region: &piece.tensor_region,
+        param: &mapping.params()[piece.param].name,
+        param_region: &piece.param_region,
+    })
+}
+
+/// What became of one unit.
+struct Compared {
+    /// The dtype in which it was compared.
+    dtype: Dtype,
+    dtypes: (Dtype, Dtype),
+    /// Elements of the wider side that narrowing changed.
+    rounded: u64,
+    comparison: Comparison,
+    digest: [u8; 32],
+}
+
+fn compare(
+    unit: &Unit<'_>,
+    ours: (&Contents<'_>, usize),
+    theirs: (&Contents<'_>, usize),
+    verifies: bool,
+    progress: &dyn Progress,
+) -> Result<Compared, Error> {
+    let region = unit.param_region;
+    let dtypes = (ours.0.dtype(ours.1), theirs.0.dtype(theirs.1));
+    let dtype = common_dtype(dtypes.0, dtypes.1)?;
+    let [a, b] = [ours, theirs].map(|(side, param)| side.values(param, region, verifies));
+    let (a, b) = (a?, b?);
+    let [a_parts, b_parts] = [&a, &b].map(|values| contents::parts(values));
+    let mut comparison = Comparison::new(dtype);
+    let mut digest = blake3::Hasher::new();
+    let (mut a_bytes, mut b_bytes) = (Buffers::default(), Buffers::default());
+    let mut rounded = 0;
+    for band in bands_of(BAND_BYTES, region, dtype, &a_parts) {
+        if progress.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        let found = a_bytes.fill(&band, dtype, &a_parts)?;
+        let other = b_bytes.fill(&band, dtype, &b_parts)?;
+        comparison.add(found, other)?;
+        digest.update(found);
+        for (stored, bytes) in [(dtypes.0, &a_bytes), (dtypes.1, &b_bytes)] {
+            if stored != dtype {
+                rounded += cast::rounded(stored, dtype, bytes.stored())?;
+            }
+        }
+    }
+    Ok(Compared {
+        dtype,
+        dtypes,
+        rounded,
+        comparison,
+        digest: digest.finalize().into(),
+    })
+}
+
+/// The dtype in which two are compared: the narrower one, or one that holds both.
+///
+/// Errors: the cast's, if there is none.
+fn common_dtype(a: Dtype, b: Dtype) -> Result<Dtype, rialto_tensor::Error> {
+    if a == b {
+        return Ok(a);
+    }
+    let (narrow, wide) = if a.size_bytes() < b.size_bytes() {
+        (a, b)
+    } else {
+        (b, a)
+    };
+    // BF16 and F16 are of one size, and neither holds the other.
+    let candidates = [narrow, wide, Dtype::F32, Dtype::F64];
+    let holds_both = |dtype: &Dtype| cast::is_defined(a, *dtype) && cast::is_defined(b, *dtype);
+    let is_same_size = a.size_bytes() == b.size_bytes();
+    let mut candidates = candidates
+        .into_iter()
+        .skip(if is_same_size { 2 } else { 0 });
+    candidates
+        .find(holds_both)
+        .ok_or(rialto_tensor::Error::NoCast { from: a, to: b })
+}

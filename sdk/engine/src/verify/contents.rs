@@ -1,0 +1,381 @@
+//! One side of a verification: a checkpoint, what its config says, and what of it was found.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use rialto_bridge::binding::{FoundParams, FoundTensors};
+use rialto_bridge::mapping::MTP_GROUP;
+use rialto_bridge::{
+    Bridge, Claim, Codec, DtypeRule, Forms, MapOptions, MapRule, Mapping, MtpPolicy, Part as Piece,
+    RawConfig, StoredTensor, Violation, WeightMap,
+};
+use rialto_checkpoint::hf::HfCheckpoint;
+use rialto_checkpoint::store::Store;
+use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
+use rialto_tensor::{Dtype, Region};
+
+use crate::array::Values;
+use crate::assemble::Part;
+use crate::encoded::{self, Encoded};
+use crate::params::{self, Params, overlaps};
+use crate::{Error, MegatronSource, import, is_hugging_face};
+
+/// A checkpoint of either format: opened, not yet understood by a family.
+#[derive(Debug)]
+pub struct VerifySource {
+    stored: Stored,
+    config: Option<RawConfig>,
+    notes: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Stored {
+    HuggingFace(HfCheckpoint),
+    Megatron(TorchDistCheckpoint),
+}
+
+impl VerifySource {
+    /// Opens a directory of either format. The config is the directory's own, or what an import kept of it.
+    pub fn open(store: Arc<dyn Store>) -> Result<VerifySource, Error> {
+        if is_hugging_face(store.as_ref())? {
+            let checkpoint = HfCheckpoint::open(store)?;
+            return Ok(VerifySource {
+                config: Some(RawConfig::parse(checkpoint.config())?),
+                notes: checkpoint.notes().to_vec(),
+                stored: Stored::HuggingFace(checkpoint),
+            });
+        }
+        let run = RunDirectory::resolve(store)?;
+        let checkpoint = TorchDistCheckpoint::open(Arc::clone(&run.store))?;
+        let config = MegatronSource::kept_config(&run.store)?;
+        let mut notes = vec![run.note];
+        notes.extend(checkpoint.notes().iter().cloned());
+        Ok(VerifySource {
+            stored: Stored::Megatron(checkpoint),
+            config,
+            notes,
+        })
+    }
+
+    /// Its config, if there is one.
+    #[must_use]
+    pub fn config(&self) -> Option<&RawConfig> {
+        self.config.as_ref()
+    }
+
+    /// What the format is called.
+    #[must_use]
+    pub fn format(&self) -> &'static str {
+        match self.stored {
+            Stored::HuggingFace(_) => "hugging face",
+            Stored::Megatron(_) => "megatron",
+        }
+    }
+
+    /// The name errors show.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match &self.stored {
+            Stored::HuggingFace(checkpoint) => checkpoint.store().name(),
+            Stored::Megatron(checkpoint) => checkpoint.name(),
+        }
+    }
+
+    fn inventory(&self) -> Vec<StoredTensor> {
+        match &self.stored {
+            Stored::HuggingFace(checkpoint) => import::inventory(checkpoint),
+            Stored::Megatron(checkpoint) => params::inventory(checkpoint),
+        }
+    }
+}
+
+/// A checkpoint held against a mapping.
+pub struct Contents<'a> {
+    source: &'a VerifySource,
+    family: Option<&'a dyn Bridge>,
+    mapping: Mapping,
+    bound: Bound,
+    pub(super) notices: Vec<String>,
+    /// What is not as the mapping says.
+    pub(super) violations: Vec<Violation>,
+    /// Encoded tensors.
+    pub(super) scales: u64,
+}
+
+enum Bound {
+    Tensors {
+        found: FoundTensors,
+        codecs: Vec<Codec>,
+        /// For each param, its dtype.
+        dtypes: Vec<Dtype>,
+        /// For each param, the positions of its pieces.
+        pieces: Vec<Vec<usize>>,
+    },
+    Params(Params),
+}
+
+impl<'a> Contents<'a> {
+    /// What a family says the checkpoint holds, by the config given. Multi-token prediction is part of it if any of it is
+    /// there.
+    ///
+    /// Errors: [`Error::NotClaimed`], and what the family says of the config. What is missing or superfluous in the
+    /// checkpoint is no error here.
+    pub fn new(
+        source: &'a VerifySource,
+        config: &RawConfig,
+        family: &'a dyn Bridge,
+    ) -> Result<Contents<'a>, Error> {
+        if let Claim::No { reason } = family.claim(config)? {
+            return Err(Error::NotClaimed { reason });
+        }
+        let inventory = source.inventory();
+        let mut options = MapOptions::default();
+        let mut spec = family.map_config(config, &options)?;
+        let mut map = family.weight_map(&spec)?;
+        let mut resolved = resolve(&map, source, &inventory)?;
+        if spec.dims.mtp_layers > 0 && !holds_mtp(&resolved.0, source, &inventory) {
+            options.mtp = MtpPolicy::Absent;
+            spec = family.map_config(config, &options)?;
+            map = family.weight_map(&spec)?;
+            resolved = resolve(&map, source, &inventory)?;
+        }
+        let mut notices = source.notes.clone();
+        notices.extend(resolved.1.notices(&map));
+        let codecs = family.codecs(&spec)?;
+        Ok(Contents::bind(
+            source,
+            Some(family),
+            resolved.0,
+            codecs,
+            inventory,
+            notices,
+        ))
+    }
+
+    /// The two sides by their names alone, for checkpoints of one format that no family takes.
+    ///
+    /// Errors: [`Error::TwoFormats`] if the formats differ; a name that no rule can hold.
+    pub fn by_name(
+        ours: &'a VerifySource,
+        theirs: &'a VerifySource,
+    ) -> Result<[Contents<'a>; 2], Error> {
+        if ours.format() != theirs.format() {
+            return Err(Error::TwoFormats {
+                ours: format!("{} ({})", ours.name(), ours.format()),
+                theirs: format!("{} ({})", theirs.name(), theirs.format()),
+            });
+        }
+        let of = |source: &'a VerifySource, known: &[StoredTensor]| {
+            let inventory = source.inventory();
+            let mut names = BTreeSet::new();
+            let all = inventory.iter().chain(known);
+            let rules = all.filter(|stored| names.insert(stored.name.clone()));
+            let mapping = WeightMap::new(rules.map(same_name)).resolve()?;
+            let notices = source.notes.clone();
+            Ok::<_, Error>(Contents::bind(
+                source,
+                None,
+                mapping,
+                Vec::new(),
+                inventory,
+                notices,
+            ))
+        };
+        Ok([
+            of(ours, &theirs.inventory())?,
+            of(theirs, &ours.inventory())?,
+        ])
+    }
+
+    fn bind(
+        source: &'a VerifySource,
+        family: Option<&'a dyn Bridge>,
+        mapping: Mapping,
+        codecs: Vec<Codec>,
+        inventory: Vec<StoredTensor>,
+        notices: Vec<String>,
+    ) -> Contents<'a> {
+        let (bound, violations, scales) = match source.stored {
+            Stored::HuggingFace(_) => {
+                let mut found = mapping.find_tensors(&inventory, &codecs);
+                let violations = std::mem::take(&mut found.violations);
+                let scales = found.encodings.iter().flatten().count() as u64;
+                let mut pieces = vec![Vec::new(); mapping.params().len()];
+                let mut dtypes: Vec<Dtype> = nominal(&mapping);
+                for (position, piece) in mapping.pieces().iter().enumerate() {
+                    pieces[piece.param].push(position);
+                    dtypes[piece.param] = found.dtypes[piece.tensor];
+                }
+                let bound = Bound::Tensors {
+                    found,
+                    codecs,
+                    dtypes,
+                    pieces,
+                };
+                (bound, violations, scales)
+            }
+            Stored::Megatron(_) => {
+                let mut found: FoundParams = mapping.find_params(&inventory);
+                let violations = std::mem::take(&mut found.violations);
+                let params = Params::new(&mapping, inventory, found);
+                (Bound::Params(params), violations, 0)
+            }
+        };
+        Contents {
+            source,
+            family,
+            mapping,
+            bound,
+            notices,
+            violations,
+            scales,
+        }
+    }
+
+    /// The mapping.
+    #[must_use]
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// The checkpoint.
+    #[must_use]
+    pub fn source(&self) -> &VerifySource {
+        self.source
+    }
+
+    /// The dtype of a param's values, decoded.
+    pub(super) fn dtype(&self, param: usize) -> Dtype {
+        match &self.bound {
+            Bound::Tensors { dtypes, .. } => dtypes[param],
+            Bound::Params(params) => params.dtypes()[param],
+        }
+    }
+
+    /// Whether a rectangle of a param was found whole.
+    pub(super) fn holds(&self, param: usize, region: &Region) -> bool {
+        match &self.bound {
+            Bound::Params(params) => params.is_whole(param),
+            Bound::Tensors { found, pieces, .. } => {
+                let pieces = pieces[param].iter().map(|&at| &self.mapping.pieces()[at]);
+                let mut touched = pieces.filter(|piece| overlaps(&piece.param_region, region));
+                touched.all(|piece| found.tensors[piece.tensor].is_some())
+            }
+        }
+    }
+
+    /// What a rectangle of a param is made of.
+    pub(super) fn values(
+        &self,
+        param: usize,
+        region: &Region,
+        verifies: bool,
+    ) -> Result<Vec<Located<'_>>, Error> {
+        match (&self.bound, &self.source.stored) {
+            (Bound::Params(params), Stored::Megatron(checkpoint)) => {
+                let array = params.array(&self.mapping, checkpoint, param, region, verifies)?;
+                Ok(vec![Located {
+                    output: region.clone(),
+                    input: region.clone(),
+                    values: Box::new(array),
+                }])
+            }
+            (
+                Bound::Tensors {
+                    found,
+                    codecs,
+                    pieces,
+                    ..
+                },
+                Stored::HuggingFace(checkpoint),
+            ) => {
+                let pieces = pieces[param].iter().map(|&at| &self.mapping.pieces()[at]);
+                let touched = pieces.filter(|piece| overlaps(&piece.param_region, region));
+                let located = touched.filter_map(|piece| {
+                    let at = |position: usize| &checkpoint.tensors()[position];
+                    let stored = at(found.tensors[piece.tensor]?);
+                    let values: Box<dyn Values + Sync> =
+                        match (&found.encodings[piece.tensor], self.family) {
+                            (Some((codec, companions)), Some(family)) => {
+                                let beside: Vec<_> =
+                                    companions.iter().map(|&position| at(position)).collect();
+                                let codec = &codecs[*codec];
+                                Box::new(Encoded::new(family, codec, checkpoint, stored, &beside))
+                            }
+                            _ => Box::new(encoded::stored(checkpoint, stored)),
+                        };
+                    Some(Located {
+                        output: piece.param_region.clone(),
+                        input: piece.tensor_region.clone(),
+                        values,
+                    })
+                });
+                Ok(located.collect())
+            }
+            _ => unreachable!("a checkpoint is bound as what it is"),
+        }
+    }
+}
+
+/// A rectangle of a param, and where its values are.
+pub(super) struct Located<'a> {
+    output: Region,
+    input: Region,
+    values: Box<dyn Values + Sync + 'a>,
+}
+
+/// The same as the parts of an assembly.
+pub(super) fn parts<'a>(located: &'a [Located<'_>]) -> Vec<Part<'a>> {
+    let part = |located: &'a Located<'_>| Part {
+        output: &located.output,
+        array: located.values.as_ref(),
+        input: &located.input,
+    };
+    located.iter().map(part).collect()
+}
+
+/// A rule under which a tensor is a param of its own name.
+fn same_name(stored: &StoredTensor) -> MapRule {
+    let shape = stored.shape.extents();
+    MapRule::new(&stored.name, "tensors", &stored.name, shape)
+        .dtype(DtypeRule::any_of(Dtype::ALL))
+        .part(Piece::new(&stored.name, shape))
+}
+
+/// The map in the spelling in which the checkpoint holds it.
+fn resolve(
+    map: &WeightMap,
+    source: &VerifySource,
+    inventory: &[StoredTensor],
+) -> Result<(Mapping, Forms), Error> {
+    let names = inventory
+        .iter()
+        .map(|stored| stored.name.as_str())
+        .collect();
+    let forms = Forms::own(map);
+    let forms = match source.stored {
+        Stored::HuggingFace(_) => forms.of_tensors(map, &names)?,
+        Stored::Megatron(_) => forms.of_params(map, &names)?,
+    };
+    Ok((map.resolve_as(&forms)?, forms))
+}
+
+fn holds_mtp(mapping: &Mapping, source: &VerifySource, inventory: &[StoredTensor]) -> bool {
+    let names: HashSet<&str> = inventory
+        .iter()
+        .map(|stored| stored.name.as_str())
+        .collect();
+    match source.stored {
+        Stored::Megatron(_) => mapping.holds_mtp(&names),
+        Stored::HuggingFace(_) => mapping.tensors().iter().any(|tensor| {
+            mapping.rule(tensor.rule).group == MTP_GROUP && names.contains(tensor.name.as_str())
+        }),
+    }
+}
+
+fn nominal(mapping: &Mapping) -> Vec<Dtype> {
+    let params = mapping.params().iter();
+    params
+        .map(|param| mapping.rule(param.rule).dtype.accepts[0])
+        .collect()
+}
