@@ -14,9 +14,10 @@
 //! All bits are those of `torch.Tensor.to` on a CPU (x86-64), in these points too:
 //!
 //! * F64 becomes BF16 by way of F32, so it is rounded twice, and 1 + 2^-8 + 2^-40 becomes 1.
-//! * A NaN that becomes BF16 loses its bits: from F32 it is [`bf16::NAN_OF_F32`], from all others [`bf16::NAN`]. A NaN that
-//!   becomes something else becomes quiet and keeps its sign and as much of its payload as there is room for; only BF16 to
-//!   F32 leaves a signalling one as it is.
+//! * A NaN that becomes BF16 loses its bits: from F32 and F64 it is [`bf16::NAN_OF_F32`], from all others [`bf16::NAN`]. (PyTorch
+//!   narrows F64 in vectors and gives the rest of a tensor, fewer elements than one holds, the other NaN. We do not.) A NaN
+//!   that becomes something else becomes quiet and keeps its sign and as much of its payload as there is room for; only
+//!   BF16 to F32 leaves a signalling one as it is.
 
 use half::f16;
 
@@ -77,7 +78,7 @@ pub fn cast(from: Dtype, to: Dtype, source: &[u8], target: &mut Vec<u8>) -> Resu
             f64_to_f32(f64::from_le_bytes(value)).to_le_bytes()
         }),
         (F64, Bf16) => append(source, target, |value| {
-            round_to_bf16(f64_to_f32(f64::from_le_bytes(value))).to_le_bytes()
+            bf16::round(f64_to_f32(f64::from_le_bytes(value))).to_le_bytes()
         }),
         (F8E4m3, F32) => append(source, target, |[code]| {
             e4m3::VALUES[usize::from(code)].to_le_bytes()
@@ -191,7 +192,7 @@ fn f64_to_f32(value: f64) -> f32 {
     }
 }
 
-/// To BF16 from what was another dtype before it was widened or narrowed to F32.
+/// To BF16 from what was a shorter dtype before it was widened.
 fn round_to_bf16(value: f32) -> u16 {
     if value.is_nan() {
         bf16::NAN

@@ -1,9 +1,9 @@
 //! bfloat16: an `f32` without its lower 16 bits.
 
-/// The code that a NaN becomes when an `f32` is narrowed: the one that PyTorch writes on a CPU, whatever the NaN was.
+/// The code that a NaN becomes when an `f32` or `f64` is narrowed: what PyTorch writes on a CPU, whatever the NaN was.
 pub const NAN_OF_F32: u16 = 0xffff;
 
-/// The code that a NaN of any other dtype becomes: PyTorch takes another way from there, and writes this.
+/// The code that a NaN of a shorter dtype becomes: PyTorch takes another way from there.
 pub const NAN: u16 = 0x7fc0;
 
 /// The value of a code. Exact; a NaN keeps its payload, and a signalling one stays so.
