@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rialto_bridge::MtpPolicy;
 use rialto_checkpoint::store::{Store, read_whole};
 use rialto_checkpoint::torch_dist::{COMMON_STATE_OBJECT, Object};
+use rialto_tests::sha256;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use crate::world::{
     assert_same_files, both_ways, fixture, import, iteration, megatron, on_disk, options,
@@ -33,11 +33,7 @@ fn every_key_shape_dtype_and_digest_is_that_of_megatron() {
                 .map(|(name, (dtype, shape, bytes))| {
                     (
                         name,
-                        format!(
-                            "{} {shape:?} {:x}",
-                            dtype.torch_name(),
-                            Sha256::digest(bytes)
-                        ),
+                        format!("{} {shape:?} {}", dtype.torch_name(), sha256(&bytes)),
                     )
                 })
                 .collect();

@@ -1,7 +1,6 @@
 //! Fixtures, the family both ways, and conversions in memory.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use rialto_bridge::{Bridge, MtpPolicy};
@@ -16,11 +15,7 @@ use rialto_tensor::{Dtype, Shape};
 /// Most bytes of a fixture file.
 const LIMIT: u64 = 64 << 20;
 
-pub(crate) fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures")
-        .join(name)
-}
+pub(crate) use rialto_tests::fixture;
 
 /// The family linked into this executable, and the same loaded from its library.
 pub(crate) fn families() -> [(&'static str, Arc<dyn Bridge>); 2] {

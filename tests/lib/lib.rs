@@ -1,6 +1,50 @@
 //! What the suites share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+/// A fixture by its path below `tests/fixtures`, whose `ORIGIN.md` says what each is.
+///
+/// # Panics
+///
+/// If there is none.
+#[must_use]
+pub fn fixture(name: &str) -> PathBuf {
+    existing(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("fixtures")
+            .join(name),
+    )
+}
+
+/// A Megatron checkpoint by its name: a folder with the run directory `ckpt`, and mostly a `manifest.json`.
+///
+/// Some lie in `fixtures/megatron` and the others packed in its `topologies.tar.xz`, unpacked by this package's build script.
+///
+/// # Panics
+///
+/// If there is none.
+#[must_use]
+pub fn megatron(name: &str) -> PathBuf {
+    let unpacked = Path::new(env!("OUT_DIR")).join("megatron").join(name);
+    if unpacked.is_dir() {
+        return unpacked;
+    }
+    fixture(&format!("megatron/{name}"))
+}
+
+/// The SHA-256 of bytes in hexadecimal, as manifests and `ORIGIN.md` have it.
+#[must_use]
+pub fn sha256(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn existing(path: PathBuf) -> PathBuf {
+    assert!(path.exists(), "no fixture {}", path.display());
+    path
+}
 
 /// The library that cargo built for a package, by its lib name (`toy_plugin`).
 ///
@@ -18,4 +62,35 @@ pub fn built_library(name: &str) -> PathBuf {
     candidates
         .find(|candidate| candidate.is_file())
         .unwrap_or_else(|| panic!("{file} was not built beside {}", executable.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_megatron_checkpoint_is_where_its_tracker_says() {
+        for (name, iteration) in [
+            ("glm52-tiny-tp1", "0"),
+            ("glm52-tiny-mtp-tp1", "0"),
+            ("glm52-tiny-mtp-tp2pp2ep2", "0"),
+            ("glm52-tiny-mtp-tp2ep2etp2", "0"),
+            ("glm5-tiny-pp3ep2", "0"),
+            ("glm53-tiny-mtp-ep5", "0"),
+            ("mini-train-adam", "7"),
+            ("mini-train-distadam", "7"),
+        ] {
+            let run = megatron(name).join("ckpt");
+            let tracker = std::fs::read_to_string(run.join("latest_checkpointed_iteration.txt"));
+            assert_eq!(tracker.expect("a tracker"), iteration, "{name}");
+            let metadata = run.join(format!("iter_000000{iteration}/.metadata"));
+            assert!(metadata.is_file(), "{name}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "no fixture")]
+    fn a_name_that_is_no_fixture_is_named() {
+        let _ = megatron("glm52-tiny-tp3");
+    }
 }
