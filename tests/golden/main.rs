@@ -16,6 +16,7 @@ mod damage;
 mod decoding;
 mod export;
 mod failing_stores;
+mod fp8;
 mod import;
 mod refusals;
 mod world;
