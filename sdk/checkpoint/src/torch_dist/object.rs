@@ -32,6 +32,8 @@ pub enum Object {
     Float(f64),
     /// Text.
     Str(String),
+    /// `bytes`, or what an `io.BytesIO` holds. Read only: nothing that rialto writes needs them.
+    Bytes(Vec<u8>),
     /// A list.
     List(Vec<Object>),
     /// A tuple.
@@ -135,6 +137,11 @@ fn write_object<'o>(
             write_tensor(pickle, *dtype, shape, &storages.len().to_string());
             storages.push(bytes);
         }
+        Object::Bytes(_) => {
+            return Err(Error::ObjectOpaque {
+                what: "bytes".to_owned(),
+            });
+        }
         Object::Opaque(what) => return Err(Error::ObjectOpaque { what: what.clone() }),
     }
     result
@@ -194,7 +201,7 @@ impl<'a> Decoder<'_, 'a> {
             Value::Int(value) => return Ok(Object::Int(value)),
             Value::Float(value) => return Ok(Object::Float(value)),
             Value::Str(text) => return self.text(text).map(Object::Str),
-            Value::Bytes(_) => return Ok(Object::Opaque("bytes".to_owned())),
+            Value::Bytes(bytes) => return self.raw(bytes).map(Object::Bytes),
             Value::BigInt(_) => return Ok(Object::Opaque("int beyond 64 bits".to_owned())),
             Value::Node(_) => pickle
                 .node(value)
@@ -212,6 +219,9 @@ impl<'a> Decoder<'_, 'a> {
             Node::Call(call) => {
                 if let Some(stored) = tensor(self.archive, pickle, value, self.big_endian)? {
                     return self.tensor(&stored);
+                }
+                if let Some(bytes) = self.bytes_of(value)? {
+                    return Ok(Object::Bytes(bytes));
                 }
                 match pickle.global(call.callable) {
                     Some(("collections", "OrderedDict")) if call.state.is_none() => {
@@ -285,12 +295,50 @@ impl<'a> Decoder<'_, 'a> {
         })
     }
 
+    /// The bytes of a stream in memory, or those that protocol 2, which knows no `bytes`, writes as text to be encoded.
+    fn bytes_of(&mut self, value: Value<'a>) -> Result<Option<Vec<u8>>, Error> {
+        let pickle = self.pickle;
+        if let Some(stream) = pickle.call_of(value, "_io", "BytesIO") {
+            let Some(state) = stream.state else {
+                return Ok(None);
+            };
+            return match pickle.tuple(state) {
+                Some(&[Value::Bytes(bytes), ..]) => self.raw(bytes).map(Some),
+                Some(&[inner @ Value::Node(_), ..]) => self.encoded(inner),
+                _ => Ok(None),
+            };
+        }
+        self.encoded(value)
+    }
+
+    fn encoded(&mut self, value: Value<'a>) -> Result<Option<Vec<u8>>, Error> {
+        let Some(call) = self.pickle.call_of(value, "_codecs", "encode") else {
+            return Ok(None);
+        };
+        let Some(&[Value::Str(text), Value::Str("latin1")]) = self.pickle.tuple(call.args) else {
+            return Ok(None);
+        };
+        self.count(text.len())?;
+        let bytes: Result<Vec<u8>, _> = text.chars().map(u8::try_from).collect();
+        Ok(bytes.ok())
+    }
+
     fn text(&mut self, text: &str) -> Result<String, Error> {
-        self.bytes = self.bytes.saturating_add(text.len() as u64);
+        self.count(text.len())?;
+        Ok(text.to_owned())
+    }
+
+    fn raw(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Error> {
+        self.count(bytes.len())?;
+        Ok(bytes.to_vec())
+    }
+
+    fn count(&mut self, len: usize) -> Result<(), Error> {
+        self.bytes = self.bytes.saturating_add(len as u64);
         if self.bytes > MAX_BYTES {
             return Err(self.limit("bytes in an object", MAX_BYTES));
         }
-        Ok(text.to_owned())
+        Ok(())
     }
 
     fn limit(&self, what: &'static str, limit: u64) -> Error {

@@ -88,7 +88,15 @@ fn values_that_are_not_of_the_subset_are_opaque() {
             "dict with keys that are not text",
         ),
         (b"\x80\x04\x8f.", "set"),
-        (b"\x80\x04C\x01x.", "bytes"),
+        (b"\x80\x02c_io\nBytesIO\n)\x81.", "_io.BytesIO"),
+        (
+            b"\x80\x02c_codecs\nencode\nX\x03\x00\x00\x00\xe2\x82\xacX\x06\x00\x00\x00latin1\x86R.",
+            "_codecs.encode",
+        ),
+        (
+            b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00rot13\x86R.",
+            "_codecs.encode",
+        ),
         (
             b"\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00.",
             "int beyond 64 bits",
@@ -102,6 +110,23 @@ fn values_that_are_not_of_the_subset_are_opaque() {
         assert_eq!(
             read_pickle(pickle).unwrap(),
             Object::Opaque(expected.to_owned())
+        );
+    }
+}
+
+#[test]
+fn bytes_are_read_as_every_protocol_writes_them() {
+    for pickle in [
+        &b"\x80\x04C\x02\xe9x."[..],
+        b"\x80\x02c_codecs\nencode\nX\x03\x00\x00\x00\xc3\xa9xX\x06\x00\x00\x00latin1\x86R.",
+        b"\x80\x02c_io\nBytesIO\n)\x81c_codecs\nencode\nX\x03\x00\x00\x00\xc3\xa9xX\x06\x00\x00\x00latin1\x86RK\x00N\x87b.",
+        b"\x80\x04c_io\nBytesIO\n)\x81C\x02\xe9xK\x00N\x87b.",
+    ] {
+        let object = read_pickle(pickle).unwrap();
+        assert_eq!(object, Object::Bytes(vec![0xe9, b'x']));
+        assert_eq!(
+            object_item(&object).unwrap_err().slug(),
+            "torch_dist/object-opaque"
         );
     }
 }
