@@ -1,13 +1,23 @@
-//! The one error type of this crate, grouped by theme, and the table of codes and slugs.
+//! The one error type of this crate, grouped by theme.
+//!
+//! | module | what of it |
+//! |---|---|
+//! | `finding` | the parts of errors that collect: one finding each |
+//! | `kind` | the table of codes and slugs |
+//! | `help` | what to do about an error |
 
-use std::fmt::{self, Display};
+mod finding;
+mod help;
+mod kind;
+
 use std::io;
 
-use rialto_tensor::{Dtype, Location, Shape, TilingFault};
+use rialto_tensor::{Dtype, Location, Shape};
 use thiserror::Error as ThisError;
 
-/// How many findings a message shows before it only counts.
-const SHOWN: usize = 20;
+pub(crate) use finding::first;
+use finding::first_or_none;
+pub use finding::{DataFileFault, IndexFinding, TensorTilingFault};
 
 /// What can be wrong with a checkpoint or with the place it lies in.
 ///
@@ -437,6 +447,64 @@ pub enum Error {
         /// The directory.
         location: Location,
     },
+    /// A save without collectives, of which some ranks' metadata files are not there.
+    #[error("metadata of {} rank(s) is absent: {}{location}", files.len(), first(files))]
+    RanksMissing {
+        /// The files that would continue the numbering of those that are there.
+        files: Vec<String>,
+        /// The directory.
+        location: Location,
+    },
+    /// Two ranks of a save without collectives say different things about one tensor.
+    #[error("ranks disagree: {before}, but {after}{location}")]
+    RanksDisagree {
+        /// What the lower rank says.
+        before: String,
+        /// What the higher rank says.
+        after: String,
+        /// The directory and the tensor.
+        location: Location,
+    },
+    /// `integrity.json` cannot be understood.
+    #[error("not a list of digests: {reason}{location}")]
+    IntegritySyntax {
+        /// What is wrong with it.
+        reason: String,
+        /// The file.
+        location: Location,
+    },
+    /// `integrity.json` holds digests of a kind that this version does not compute.
+    #[error("digests are of algorithm {algorithm:?}, expected \"sha256\"{location}")]
+    IntegrityAlgorithm {
+        /// The algorithm named.
+        algorithm: String,
+        /// The file.
+        location: Location,
+    },
+    /// Files that `integrity.json` lists are not there.
+    #[error("{} file(s) with a recorded digest are absent: {}{location}", files.len(), first(files))]
+    IntegrityFiles {
+        /// Every absent file.
+        files: Vec<String>,
+        /// The list.
+        location: Location,
+    },
+    /// A file whose digest was asked for and which `integrity.json` does not list.
+    #[error("no digest is recorded for the file{location}")]
+    NoDigest {
+        /// The file.
+        location: Location,
+    },
+    /// A file is not the one that its writer took the digest of.
+    #[error("sha256 of the file is {found}, expected {expected}{location}")]
+    Digest {
+        /// The file.
+        location: Location,
+        /// The digest recorded, in hexadecimal.
+        expected: String,
+        /// The digest of the file.
+        found: String,
+    },
     /// A directory that is neither a run directory nor an iteration directory.
     #[error(
         "neither {tracker} nor .metadata is here; iterations found: {}{location}",
@@ -509,292 +577,6 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-}
-
-/// One tensor about which an index and the shard headers disagree.
-///
-/// Claimed and not found: missing. Found and not claimed: unindexed. Both: misplaced.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct IndexFinding {
-    /// The tensor.
-    pub tensor: String,
-    /// The file that the index names.
-    pub claimed: Option<String>,
-    /// The files whose headers have it.
-    pub found: Vec<String>,
-}
-
-impl Display for IndexFinding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = self.found.join(" and ");
-        match &self.claimed {
-            None => write!(f, "{} is in {found}, not in the index", self.tensor),
-            Some(claimed) if found.is_empty() => {
-                write!(f, "{} is claimed for {claimed}, found nowhere", self.tensor)
-            }
-            Some(claimed) => write!(
-                f,
-                "{} is claimed for {claimed}, found in {found}",
-                self.tensor
-            ),
-        }
-    }
-}
-
-/// One way in which the chunks of one tensor fail to tile it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorTilingFault {
-    /// The tensor.
-    pub tensor: String,
-    /// Its global shape.
-    pub shape: Shape,
-    /// The region that is missing, doubled or outside.
-    pub fault: TilingFault,
-}
-
-impl Display for TensorTilingFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.tensor, self.shape, self.fault)
-    }
-}
-
-/// One data file that does not hold what the metadata places in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DataFileFault {
-    /// The file.
-    pub file: String,
-    /// Its length in bytes, `None` if it is not there.
-    pub found: Option<u64>,
-    /// The length in bytes that its items need.
-    pub needed: u64,
-    /// The first tensor or object that is affected.
-    pub item: String,
-}
-
-impl Display for DataFileFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DataFileFault {
-            file, needed, item, ..
-        } = self;
-        match self.found {
-            None => write!(f, "{file} is absent (holds {item} and more)"),
-            Some(found) => write!(
-                f,
-                "{file} has {found} bytes, needs {needed} (first affected: {item})"
-            ),
-        }
-    }
-}
-
-/// The findings joined, or the word `none`.
-fn first_or_none(findings: &[String]) -> String {
-    if findings.is_empty() {
-        "none".to_owned()
-    } else {
-        first(findings)
-    }
-}
-
-/// Joins the first [`SHOWN`] findings and counts the rest.
-pub(crate) fn first<T: Display>(findings: impl IntoIterator<Item = T>) -> String {
-    let mut text = String::new();
-    let mut hidden = 0usize;
-    for (position, finding) in findings.into_iter().enumerate() {
-        if position >= SHOWN {
-            hidden += 1;
-            continue;
-        }
-        if position > 0 {
-            text.push_str("; ");
-        }
-        text.push_str(&finding.to_string());
-    }
-    if hidden > 0 {
-        text.push_str(&format!("; and {hidden} more"));
-    }
-    text
-}
-
-/// Gives every variant its code and slug, once: `code`, `slug` and [`Error::KINDS`] are made from this table.
-macro_rules! kinds {
-    ($($variant:ident $code:literal $slug:literal;)*) => {
-        impl Error {
-            /// Slug and code of every kind of error of this crate; [`Error::Tensor`] has those of its cause.
-            pub const KINDS: &'static [(&'static str, u32)] = &[$(($slug, $code)),*];
-
-            /// The status code that crosses the ABI; see `docs/errors.md`.
-            #[must_use]
-            pub fn code(&self) -> u32 {
-                match self {
-                    Error::Tensor { source, .. } => source.code(),
-                    $(Error::$variant { .. } => $code,)*
-                }
-            }
-
-            /// The stable name of this kind of error; see `docs/errors.md`.
-            #[must_use]
-            pub fn slug(&self) -> &'static str {
-                match self {
-                    Error::Tensor { source, .. } => source.slug(),
-                    $(Error::$variant { .. } => $slug,)*
-                }
-            }
-        }
-    };
-}
-
-kinds! {
-    NotFound 2 "store/not-found";
-    Read 5 "store/read";
-    Write 5 "store/write";
-    ShortRead 4 "store/short-read";
-    UnsafeName 4 "store/unsafe-name";
-    FileTooLarge 3 "store/file-too-large";
-    NotDirectory 1 "store/not-a-directory";
-    TargetExists 1 "store/target-exists";
-    TargetBusy 5 "store/target-busy";
-    ForeignPartial 1 "store/foreign-partial";
-    Overlap 1 "store/overlap";
-    Truncated 4 "safetensors/truncated";
-    TrailingBytes 4 "safetensors/trailing-bytes";
-    HeaderLimit 3 "safetensors/header-limit";
-    HeaderSyntax 4 "safetensors/header-syntax";
-    DuplicateName 4 "safetensors/duplicate-name";
-    ReservedName 1 "safetensors/reserved-name";
-    DataRange 4 "safetensors/data-range";
-    DataLength 4 "safetensors/data-length";
-    DataOverlap 4 "safetensors/data-overlap";
-    DataHole 4 "safetensors/data-hole";
-    IndexSyntax 4 "hf/index-syntax";
-    NoWeights 2 "hf/no-weights";
-    MissingShards 2 "hf/missing-shards";
-    IndexMismatch 4 "hf/index-mismatch";
-    ShardSize 1 "hf/shard-size";
-    PickleTruncated 4 "torch_dist/pickle-truncated";
-    PickleOpcode 4 "torch_dist/pickle-opcode";
-    PickleMalformed 4 "torch_dist/pickle-malformed";
-    PickleLimit 4 "torch_dist/pickle-limit";
-    NotTorchSave 4 "torch_dist/not-torch-save";
-    ZipMalformed 4 "torch_dist/zip-malformed";
-    ZipEncoded 3 "torch_dist/zip-encoded";
-    ZipRecordMissing 4 "torch_dist/zip-record-missing";
-    ItemMalformed 4 "torch_dist/item-malformed";
-    ItemUnsupported 3 "torch_dist/item-unsupported";
-    ObjectOpaque 3 "torch_dist/object-opaque";
-    MetadataMalformed 4 "torch_dist/metadata-malformed";
-    Tiling 4 "torch_dist/tiling";
-    StoragePlaces 4 "torch_dist/storage-places";
-    StorageStray 4 "torch_dist/storage-stray";
-    Transformed 3 "torch_dist/transformed";
-    DataFiles 4 "torch_dist/data-files";
-    ItemOverlap 4 "torch_dist/item-overlap";
-    ItemMismatch 4 "torch_dist/item-mismatch";
-    NoSuchItem 2 "torch_dist/no-such-item";
-    ShardedDescription 4 "torch_dist/sharded-description";
-    ShardedBackend 3 "torch_dist/sharded-backend";
-    IncompleteCheckpoint 2 "torch_dist/incomplete";
-    NoTracker 2 "torch_dist/no-tracker";
-    TrackerMalformed 4 "torch_dist/tracker-malformed";
-    TrackerDangling 2 "torch_dist/tracker-dangling";
-    PlanConflict 1 "torch_dist/plan-conflict";
-    Checksum 4 "torch_dist/checksum";
-    NotRegular 4 "store/not-regular";
-    NoSpace 5 "store/no-space";
-    RunConfig 1 "torch_dist/run-config";
-}
-
-impl Error {
-    /// What to do about it, where something better than reading the message is known.
-    #[must_use]
-    pub fn help(&self) -> Option<String> {
-        let help = match self {
-            // --- store ---
-            Error::Write { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
-                "free some space, or write to another file system".to_owned()
-            }
-            Error::ShortRead { .. } => {
-                "the file is cut off, or changed while it was read; fetch it again".to_owned()
-            }
-            Error::TargetExists { .. } => {
-                "choose another target, or replace it as a whole with --force".to_owned()
-            }
-            Error::TargetBusy { .. } => {
-                "wait for the other run to end, or choose another target".to_owned()
-            }
-            Error::ForeignPartial { .. } => {
-                "move it away, or choose another target; rialto deletes only what it made".to_owned()
-            }
-            Error::NotDirectory { .. } => "give a directory; a file is never replaced".to_owned(),
-            Error::NoSpace { .. } => {
-                "free space, or choose a target on another file system".to_owned()
-            }
-            Error::Overlap { .. } => {
-                "choose a target outside the source: the source is never written to".to_owned()
-            }
-            // --- tensor ---
-            Error::Tensor {
-                source: rialto_tensor::Error::UnknownDtype { .. },
-                ..
-            } => {
-                let known: Vec<&str> = Dtype::ALL.iter().map(|d| d.safetensors_name()).collect();
-                format!("known are {}", known.join(", "))
-            }
-            // --- safetensors ---
-            Error::Truncated { .. } | Error::TrailingBytes { .. } => {
-                "the download or copy was probably interrupted; fetch the file again".to_owned()
-            }
-            // --- hf ---
-            Error::NoWeights { others, .. } if !others.is_empty() => format!(
-                "weight files that no index names are there: {}",
-                first(others)
-            ),
-            Error::NoWeights { .. } => {
-                "give a directory in the Hugging Face layout, with safetensors weights".to_owned()
-            }
-            Error::MissingShards { .. } => "fetch the absent files".to_owned(),
-            Error::IndexMismatch { .. } => {
-                "index and shards are of different versions; fetch both again".to_owned()
-            }
-            // --- torch_dist ---
-            Error::PickleOpcode { .. } | Error::PickleLimit { .. } => {
-                "no checkpoint writer makes such a pickle; do not load this file with PyTorch".to_owned()
-            }
-            Error::Checksum { .. } => {
-                "the file was damaged after it was written; copy it again. PyTorch can be told to write no true \
-                 checksums: for such a checkpoint, `--ignore-checksums`"
-                    .to_owned()
-            }
-            Error::NotTorchSave { .. } => {
-                "files that PyTorch wrote with serialization_format=SAFETENSORS are not torch_dist; \
-                 save with the default format"
-                    .to_owned()
-            }
-            Error::Transformed { .. } => {
-                "save again without transforms (compression)".to_owned()
-            }
-            Error::DataFiles { .. } | Error::StoragePlaces { .. } | Error::Tiling { .. } => {
-                "the checkpoint was saved or copied incompletely; save or copy it again".to_owned()
-            }
-            Error::ShardedBackend { .. } => {
-                "convert it to torch_dist with the Megatron-Core version that wrote it".to_owned()
-            }
-            Error::IncompleteCheckpoint { .. } => {
-                "the run that saved it ended early; give an older iteration. Files named \
-                 __N.metadata come from a save without collectives: load and save it once with PyTorch"
-                    .to_owned()
-            }
-            Error::NoTracker { found, .. } | Error::TrackerDangling { found, .. }
-                if !found.is_empty() =>
-            {
-                "give one of the iteration directories instead of the run directory".to_owned()
-            }
-            Error::NoTracker { .. } | Error::TrackerDangling { .. } => {
-                "give the directory of a Megatron run, or of one iteration".to_owned()
-            }
-            _ => return None,
-        };
-        Some(help)
-    }
 }
 
 #[cfg(test)]

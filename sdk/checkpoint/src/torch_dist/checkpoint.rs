@@ -6,18 +6,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rialto_tensor::{ByteRange, Location};
 use serde_json::Value as Json;
 
+use super::integrity::Integrity;
 use super::metadata::{Chunk, Metadata};
 use super::object::{Object, read_object};
 use super::pickle::Limits;
+use super::ranks::{ChunkCopy, Ranks, rank_files};
 use super::state::COMMON_STATE_OBJECT;
 use super::stored::{StoredTensor, read_tensor_item};
-use super::{COMMON_FILE, DESCRIPTION_FILE, METADATA_FILE};
+use super::{COMMON_FILE, DESCRIPTION_FILE, INTEGRITY_FILE, METADATA_FILE};
 use crate::Error;
 use crate::error::{DataFileFault, first};
 use crate::store::{Source, Store, read_whole};
 
 /// `metadata.json` holds four short fields.
 const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
+/// Room for the digests of a hundred thousand files.
+const MAX_INTEGRITY_BYTES: u64 = 16 << 20;
 /// Data files kept open at once. A thousand ranks write thousands of files, more than a process may open.
 const MAX_OPEN_FILES: usize = 128;
 
@@ -29,6 +33,7 @@ pub struct TorchDistCheckpoint {
     store: Arc<dyn Store>,
     metadata: Metadata,
     common: Option<Object>,
+    integrity: Option<Integrity>,
     notes: Vec<String>,
     /// The files opened last, newest at the back.
     open_files: Mutex<VecDeque<(String, Arc<dyn Source>)>>,
@@ -38,8 +43,10 @@ impl TorchDistCheckpoint {
     /// Opens an iteration directory: `iter_0000042` of a Megatron run, or any directory of a plain PyTorch checkpoint.
     ///
     /// Errors: [`Error::ShardedBackend`] and [`Error::ShardedDescription`] for what `metadata.json` says;
-    /// [`Error::IncompleteCheckpoint`] without `.metadata`; those of [`Metadata::decode`]; [`Error::DataFiles`] with every
-    /// data file that is absent or short; [`Error::ItemOverlap`]; those of decoding the common state.
+    /// [`Error::IncompleteCheckpoint`] without `.metadata`; those of [`Metadata::decode`]; [`Error::RanksMissing`] and
+    /// [`Error::RanksDisagree`] for a save without collectives; [`Error::DataFiles`] with every data file that is absent or
+    /// short; [`Error::ItemOverlap`]; those of decoding the common state; those of [`Integrity::parse`], and
+    /// [`Error::IntegrityFiles`].
     pub fn open(store: Arc<dyn Store>) -> Result<TorchDistCheckpoint, Error> {
         let lens: BTreeMap<String, u64> = store
             .files()?
@@ -55,14 +62,32 @@ impl TorchDistCheckpoint {
                 "no {DESCRIPTION_FILE}: a plain PyTorch checkpoint, which Megatron-Core would refuse"
             ));
         }
-        if !lens.contains_key(METADATA_FILE) {
+        let ranks = rank_files(lens.keys());
+        let (metadata, copies) = if lens.contains_key(METADATA_FILE) {
+            if !ranks.is_empty() {
+                notes.push(format!(
+                    "{} metadata files of single ranks are left aside, as {METADATA_FILE} is there",
+                    ranks.len()
+                ));
+            }
+            let bytes = read_whole(store.as_ref(), METADATA_FILE, Limits::METADATA.bytes)?;
+            let location = Location::file(format!("{}/{METADATA_FILE}", store.name()));
+            (Metadata::decode(&bytes, &location)?, Vec::new())
+        } else if ranks.is_empty() {
             return Err(Error::IncompleteCheckpoint {
                 location: Location::file(store.name()),
             });
-        }
-        let bytes = read_whole(store.as_ref(), METADATA_FILE, Limits::METADATA.bytes)?;
-        let location = Location::file(format!("{}/{METADATA_FILE}", store.name()));
-        let metadata = Metadata::decode(&bytes, &location)?;
+        } else {
+            let joined = Ranks::read(store.as_ref(), &ranks)?;
+            notes.push(format!(
+                "saved without collectives: {} metadata files are read as one; copies of {} chunks and {} objects by \
+                 higher ranks are left aside",
+                ranks.len(),
+                joined.copies.len(),
+                joined.objects
+            ));
+            (joined.metadata, joined.copies)
+        };
         if !metadata.reformulated.is_empty() {
             notes.push(format!(
                 "flattened optimizer state of an old Megatron-Core is left out: {}",
@@ -70,13 +95,16 @@ impl TorchDistCheckpoint {
             ));
         }
         check_data_files(&metadata, &lens, store.name())?;
+        let integrity = read_integrity(store.as_ref(), &lens)?;
         let mut checkpoint = TorchDistCheckpoint {
             store,
             metadata,
             common: None,
+            integrity,
             notes,
             open_files: Mutex::default(),
         };
+        checkpoint.check_copies(&copies)?;
         checkpoint.common = checkpoint.read_common(lens.get(COMMON_FILE).copied())?;
         if checkpoint.common.is_none() && is_megatron {
             checkpoint
@@ -104,6 +132,19 @@ impl TorchDistCheckpoint {
     #[must_use]
     pub fn common(&self) -> Option<&Object> {
         self.common.as_ref()
+    }
+
+    /// The digests that the checkpoint's writer left, if it did. Opening has compared no file with its digest; whoever is
+    /// about to use a file's bytes may, with [`Integrity::verify`].
+    #[must_use]
+    pub fn integrity(&self) -> Option<&Integrity> {
+        self.integrity.as_ref()
+    }
+
+    /// The directory it was opened from.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
     }
 
     /// What a user should know about the checkpoint, a sentence each.
@@ -182,6 +223,33 @@ impl TorchDistCheckpoint {
         Ok((source, item, location))
     }
 
+    /// Refuses chunks that several ranks stored with different contents, as far as their checksums tell.
+    fn check_copies(&self, copies: &[ChunkCopy]) -> Result<(), Error> {
+        for copy in copies {
+            let locate = |(rank, chunk): &(u64, Chunk)| {
+                let stored = self.locate(&copy.tensor, chunk)?;
+                // Bytes in another order have another checksum for the same elements, and 0 stands for none.
+                let is_comparable = stored.crc32 != 0 && stored.dense_bytes() == Some(stored.data);
+                let what = format!(
+                    "rank {rank} stores bytes with checksum {:08x}",
+                    stored.crc32
+                );
+                Ok::<_, Error>((is_comparable.then_some(stored.crc32), what))
+            };
+            let (kept, before) = locate(&copy.kept)?;
+            let (other, after) = locate(&copy.other)?;
+            if kept.zip(other).is_some_and(|(kept, other)| kept != other) {
+                let location = Location::file(self.store.name()).with_tensor(&copy.tensor);
+                return Err(Error::RanksDisagree {
+                    before,
+                    after,
+                    location,
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn read_common(&mut self, file_len: Option<u64>) -> Result<Option<Object>, Error> {
         let has_object = self.metadata.objects.contains_key(COMMON_STATE_OBJECT);
         let (common, file) = if let Some(len) = file_len {
@@ -249,6 +317,37 @@ fn check_description(store: &dyn Store) -> Result<(), Error> {
         });
     }
     Ok(())
+}
+
+/// Reads the digests, and refuses a list of files that are not all there.
+fn read_integrity(
+    store: &dyn Store,
+    lens: &BTreeMap<String, u64>,
+) -> Result<Option<Integrity>, Error> {
+    if !lens.contains_key(INTEGRITY_FILE) {
+        return Ok(None);
+    }
+    let bytes = read_whole(store, INTEGRITY_FILE, MAX_INTEGRITY_BYTES)?;
+    let location = Location::file(format!("{}/{INTEGRITY_FILE}", store.name()));
+    let integrity = Integrity::parse(&bytes, &location)?;
+    let mut absent = Vec::new();
+    for (name, _) in integrity.files() {
+        // Not every file is listed by its store: what lies in hidden directories is not.
+        if !lens.contains_key(name) {
+            match store.open(name) {
+                Ok(_) => {}
+                Err(Error::NotFound { .. }) => absent.push(name.to_owned()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    if absent.is_empty() {
+        return Ok(Some(integrity));
+    }
+    Err(Error::IntegrityFiles {
+        files: absent,
+        location,
+    })
 }
 
 /// Refuses data files that are absent or too short for their items, and items that share bytes.

@@ -80,6 +80,13 @@ impl Metadata {
     /// or an overflow; [`Error::UnsafeName`] for a data file outside the directory; [`Error::Tiling`] with every fault of
     /// every tensor; [`Error::StoragePlaces`], [`Error::StorageStray`], [`Error::Transformed`].
     pub fn decode(bytes: &[u8], location: &Location) -> Result<Metadata, Error> {
+        let metadata = Metadata::decode_part(bytes, location)?;
+        metadata.check_tiling(location)?;
+        Ok(metadata)
+    }
+
+    /// Decodes a file that may hold only some chunks of its tensors: everything is checked but the tiling.
+    pub(crate) fn decode_part(bytes: &[u8], location: &Location) -> Result<Metadata, Error> {
         read::decode(bytes, location)
     }
 

@@ -33,7 +33,9 @@ fn sample() -> MemoryStore {
                 [item.prefix(), data, item.suffix(crc)].concat()
             }
         };
-        store.insert(&plan.files()[item.file].name, bytes).unwrap();
+        let start = usize::try_from(item.offset).unwrap();
+        let file = [vec![0; start], bytes].concat();
+        store.insert(&plan.files()[item.file].name, file).unwrap();
     }
     store
         .insert(METADATA_FILE, plan.metadata().encode())
@@ -182,13 +184,13 @@ fn absent_and_short_data_files_are_all_listed() {
 fn items_that_share_bytes_are_refused() {
     let store = sample();
     change(&store, |metadata| {
-        let file = metadata.tensors["w"].chunks[0].file.clone();
+        let Chunk { file, offset, .. } = metadata.tensors["w"].chunks[0].clone();
         let object = metadata
             .objects
             .get_mut("w._extra_state/shard_0_1")
             .unwrap();
         object.file = file;
-        object.offset = 64;
+        object.offset = offset + 64;
         object.len = 64;
     });
     let error = open(&store).unwrap_err();
@@ -250,4 +252,67 @@ fn a_cut_of_any_file_is_an_error_somewhere() {
         }
         store.insert(file, whole).unwrap();
     }
+}
+
+/// The digest of nothing, under these names.
+fn integrity(names: &[&str]) -> String {
+    let hex = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let files: serde_json::Map<_, _> = names
+        .iter()
+        .map(|name| ((*name).to_owned(), hex.into()))
+        .collect();
+    serde_json::json!({"algorithm": "sha256", "files": files}).to_string()
+}
+
+#[test]
+fn digests_are_offered_and_listed_files_must_be_there() {
+    let store = sample();
+    assert_eq!(open(&store).unwrap().integrity(), None);
+    store
+        .insert(INTEGRITY_FILE, integrity(&["__0_0.distcp", ".metadata"]))
+        .unwrap();
+    let checkpoint = open(&store).unwrap();
+    let digests = checkpoint.integrity().unwrap();
+    assert_eq!(digests.files().len(), 2);
+    let result = digests.verify(checkpoint.store().as_ref(), "__0_0.distcp", &mut |_| {
+        Ok::<(), Error>(())
+    });
+    assert!(matches!(result, Err(Error::Digest { .. })));
+
+    store
+        .insert(
+            INTEGRITY_FILE,
+            integrity(&["__0_0.distcp", "a", ".hidden/b"]),
+        )
+        .unwrap();
+    let Err(Error::IntegrityFiles { files, .. }) = open(&store) else {
+        panic!()
+    };
+    assert_eq!(files, [".hidden/b", "a"]);
+    store.insert(".hidden/b", "").unwrap();
+    store.insert("a", "").unwrap();
+    assert!(open(&store).is_ok());
+    store
+        .insert(INTEGRITY_FILE, r#"{"algorithm":"md5","files":{}}"#)
+        .unwrap();
+    assert!(matches!(
+        open(&store),
+        Err(Error::IntegrityAlgorithm { .. })
+    ));
+}
+
+#[test]
+fn deep_json_in_the_description_is_an_error() {
+    let store = sample();
+    for text in ["[".repeat(100_000), "{\"a\":".repeat(100_000)] {
+        store.insert(DESCRIPTION_FILE, text).unwrap();
+        assert!(matches!(
+            open(&store),
+            Err(Error::ShardedDescription { .. })
+        ));
+    }
+    store
+        .insert(DESCRIPTION_FILE, vec![b' '; (1 << 20) + 1])
+        .unwrap();
+    assert!(matches!(open(&store), Err(Error::FileTooLarge { .. })));
 }

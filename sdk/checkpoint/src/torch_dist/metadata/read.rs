@@ -93,7 +93,6 @@ impl<'a> Decoder<'_, 'a> {
             });
         }
         self.set_reformulated_aside(state, &mut metadata)?;
-        metadata.check_tiling(self.location)?;
         Ok(metadata)
     }
 

@@ -1,5 +1,7 @@
 //! Places of items.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn chunk(name: &str, shape: impl Into<Shape>, region: Region) -> Content {
@@ -22,29 +24,75 @@ fn object(name: &str) -> Content {
     }
 }
 
+/// Asserts that items lie one after another, as close as their alignment lets them, and files end with their last item.
+fn assert_placed(plan: &FilePlan) {
+    let mut ends = vec![0; plan.files().len()];
+    for item in plan.items() {
+        let bytes = item.bytes();
+        let end = ends[item.file];
+        assert!(bytes.start >= end && bytes.start % 64 == 0);
+        match item.data() {
+            Some(data) => {
+                assert_eq!(data.start % DATA_ALIGNMENT, 0);
+                assert!(data.start > bytes.start && data.end < bytes.end);
+                assert!(bytes.start < end + DATA_ALIGNMENT);
+            }
+            None => assert!(bytes.start < end + 64),
+        }
+        ends[item.file] = bytes.end;
+    }
+    let lens: Vec<u64> = plan.files().iter().map(|file| file.len).collect();
+    assert_eq!(lens, ends);
+    let decoded = Metadata::decode(&plan.metadata().encode(), &Location::default()).unwrap();
+    assert_eq!(&decoded, plan.metadata());
+}
+
 #[test]
-fn items_follow_each_other_aligned_and_without_overlap() {
+fn items_follow_each_other_with_their_data_on_pages_and_without_overlap() {
     let contents = [
         whole("a", [3, 5]),
         object("o/shard_0_1"),
+        object("p/shard_0_1"),
         chunk("b", [4, 4], Region::new([0, 0], [1, 4])),
         chunk("b", [4, 4], Region::new([1, 0], [3, 4])),
+        // Without a byte of data.
+        whole("c", [0, 4]),
     ];
     let plan = FilePlan::new(contents, u64::MAX).unwrap();
     assert_eq!(plan.files().len(), 1);
-    let mut end = 0;
-    for item in plan.items() {
-        let bytes = item.bytes();
-        assert!(bytes.start >= end && bytes.start < end + 64 && bytes.start % 64 == 0);
-        end = bytes.end;
-        if let Some(data) = item.data() {
-            assert_eq!(data.start % 64, 0);
-            assert!(data.start > bytes.start && data.end < bytes.end);
+    assert_placed(&plan);
+    // Two objects of 100 bytes do not take a page each.
+    assert_eq!(plan.items()[2].offset - plan.items()[1].offset, 128);
+}
+
+proptest! {
+    #[test]
+    fn any_contents_are_placed_on_pages_and_by_their_lengths_alone(
+        sizes in proptest::collection::vec((0u64..300, 0u64..30, any::<bool>()), 0..20),
+        max in 1u64..100_000,
+    ) {
+        let contents = |byte: u8| {
+            sizes.iter().enumerate().map(move |(number, &(rows, columns, is_object))| {
+                if is_object {
+                    let bytes = vec![byte; usize::try_from(rows).unwrap() + 22].into();
+                    Content::Object { name: number.to_string(), bytes }
+                } else {
+                    whole(&number.to_string(), [rows, columns])
+                }
+            })
+        };
+        let plan = FilePlan::new(contents(0), max).unwrap();
+        assert_placed(&plan);
+        // A file is longer than it may be only if it holds a single item.
+        for (file, planned) in plan.files().iter().enumerate() {
+            let items = plan.items().iter().filter(|item| item.file == file).count();
+            prop_assert!(planned.len <= max || items == 1);
         }
+        let other = FilePlan::new(contents(1), max).unwrap();
+        let places = |plan: &FilePlan| plan.items().iter().map(|item| (item.file, item.bytes())).collect::<Vec<_>>();
+        prop_assert_eq!(places(&plan), places(&other));
+        prop_assert_eq!(plan.files(), other.files());
     }
-    assert_eq!(plan.files()[0].len, end);
-    let decoded = Metadata::decode(&plan.metadata().encode(), &Location::default()).unwrap();
-    assert_eq!(&decoded, plan.metadata());
 }
 
 #[test]
@@ -55,12 +103,12 @@ fn a_full_file_is_followed_by_another_and_a_large_item_has_its_own() {
         whole("c", [100, 100]),
         whole("d", [1, 1]),
     ];
-    let plan = FilePlan::new(contents, 2048).unwrap();
+    let plan = FilePlan::new(contents, 12_000).unwrap();
     let names: Vec<&str> = plan.files().iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, ["__0_0.distcp", "__0_1.distcp", "__0_2.distcp"]);
     let files: Vec<usize> = plan.items().iter().map(|item| item.file).collect();
     assert_eq!(files, [0, 0, 1, 2]);
-    assert!(plan.files()[0].len <= 2048);
+    assert!(plan.files()[0].len <= 12_000);
     assert!(plan.files()[1].len > 20_000);
 }
 
