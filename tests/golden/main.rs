@@ -19,4 +19,5 @@ mod failing_stores;
 mod fp8;
 mod import;
 mod refusals;
+mod torch_dist;
 mod world;
