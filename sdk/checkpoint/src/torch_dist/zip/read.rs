@@ -47,6 +47,8 @@ pub(crate) struct Record {
     header_offset: u64,
     /// Bytes of data.
     pub(crate) len: u64,
+    /// Bytes that the data takes in the archive: as many, unless it is compressed.
+    stored_len: u64,
     /// As recorded; torch neither checks it nor always writes it.
     pub(crate) crc32: u32,
     method: u16,
@@ -227,10 +229,15 @@ impl<'s> Archive<'s> {
     fn read_entries(&mut self, directory: &[u8], count: u64) -> Result<(), Error> {
         let mut rest = directory;
         let mut found = 0;
+        // The least bytes that each record takes: its header, its name, its data.
+        let mut taken = Vec::new();
         while !rest.is_empty() {
             let (name, record, len) = self.read_entry(rest)?;
             rest = &rest[len..];
             found += 1;
+            let data = LOCAL_LEN + name.len() as u64;
+            let end = (record.header_offset + data).saturating_add(record.stored_len);
+            taken.push((record.header_offset, end));
             let Some(slash) = name.find('/') else {
                 return Err(self.malformed("a record is in no folder"));
             };
@@ -247,6 +254,11 @@ impl<'s> Archive<'s> {
         }
         if found != count {
             return Err(self.malformed("its directory has another number of records than it says"));
+        }
+        taken.sort_unstable();
+        let overlaps = |pair: &[(u64, u64)]| pair[0].1 > pair[1].0;
+        if taken.windows(2).any(overlaps) {
+            return Err(self.malformed("two records share bytes"));
         }
         Ok(())
     }
@@ -295,6 +307,7 @@ impl<'s> Archive<'s> {
         let record = Record {
             header_offset,
             len,
+            stored_len,
             crc32: u32_at(bytes, 16),
             method,
             flags: u16_at(bytes, 8),

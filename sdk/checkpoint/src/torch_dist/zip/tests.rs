@@ -201,6 +201,109 @@ fn lies_about_offsets_and_lengths_are_errors() {
     }
 }
 
+/// The positions of a signature.
+fn positions(bytes: &[u8], signature: &[u8]) -> Vec<usize> {
+    let windows = bytes.windows(signature.len()).enumerate();
+    windows
+        .filter(|(_, window)| *window == signature)
+        .map(|(at, _)| at)
+        .collect()
+}
+
+#[test]
+fn records_that_share_bytes_are_refused() {
+    let whole = sample();
+    let central = positions(&whole, b"PK\x01\x02");
+    let local = positions(&whole, b"PK\x03\x04");
+    let header = |bytes: &mut Vec<u8>, entry: usize, offset: usize| {
+        let at = central[entry] + 42;
+        bytes[at..at + 4].copy_from_slice(&u32::try_from(offset).unwrap().to_le_bytes());
+    };
+    let len = |bytes: &mut Vec<u8>, entry: usize, len: usize| {
+        let len = u32::try_from(len).unwrap().to_le_bytes();
+        bytes[central[entry] + 20..][..8].copy_from_slice(&[len, len].concat());
+    };
+    // Two records at one place; one that reaches into the next; one inside another's header.
+    let mut same = whole.clone();
+    header(&mut same, 1, local[0]);
+    let mut into = whole.clone();
+    len(&mut into, 0, local[1] - local[0]);
+    let mut inside = whole.clone();
+    header(&mut inside, 1, local[0] + 1);
+    for bytes in [same, into, inside] {
+        let error = contents(&bytes, "data/0").unwrap_err();
+        assert!(
+            error.to_string().contains("two records share bytes"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn an_end_record_that_points_anywhere_is_an_error_or_the_truth() {
+    // With and without the zip64 records, whose numbers count instead.
+    let with = sample();
+    let mut without = with.clone();
+    let at = positions(&without, b"PK\x06\x06")[0];
+    without.drain(at..at + ZIP64_END_LEN + ZIP64_LOCATOR_LEN);
+    let fields = [
+        (&with, &b"PK\x06\x06"[..], 40, 8),
+        (&with, b"PK\x06\x06", 48, 8),
+        (&with, b"PK\x06\x07", 8, 8),
+        (&without, b"PK\x05\x06", 12, 4),
+        (&without, b"PK\x05\x06", 16, 4),
+    ];
+    for (bytes, signature, field, width) in fields {
+        let at = positions(bytes, signature)[0] + field;
+        let truth = bytes[at..at + width].to_vec();
+        let anywhere =
+            (0..bytes.len() as u64 + 2).chain([1 << 31, u64::from(u32::MAX), 1 << 63, u64::MAX]);
+        for value in anywhere {
+            let value = &value.to_le_bytes()[..width];
+            let mut bytes = bytes.clone();
+            bytes[at..at + width].copy_from_slice(value);
+            let result = contents(&bytes, "data/0");
+            assert_eq!(
+                result.is_ok(),
+                value == truth,
+                "{signature:?}+{field} = {value:?}: {result:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_record_that_claims_more_than_the_archive_has_allocates_nothing() {
+    let mut bytes = sample();
+    let at = *positions(&bytes, b"PK\x01\x02").last().unwrap();
+    // Sizes in a zip64 field, which replaces the last four bytes of the entry's own name and so need not be read.
+    for huge in [1u64 << 62, u64::MAX] {
+        bytes[at + 20..at + 28].copy_from_slice(&[0xff; 8]);
+        let extra = [
+            &1u16.to_le_bytes()[..],
+            &16u16.to_le_bytes(),
+            &huge.to_le_bytes(),
+            &huge.to_le_bytes(),
+        ]
+        .concat();
+        let mut changed = bytes.clone();
+        let name_end =
+            at + CENTRAL_LEN + usize::from(u16::from_le_bytes([bytes[at + 28], bytes[at + 29]]));
+        changed[at + 30..at + 32].copy_from_slice(&20u16.to_le_bytes());
+        changed.splice(name_end..name_end, extra);
+        let end = positions(&changed, b"PK\x06\x06")[0];
+        let len = u64::from_le_bytes(changed[end + 40..end + 48].try_into().unwrap()) + 20;
+        changed[end + 40..end + 48].copy_from_slice(&len.to_le_bytes());
+        let locator = positions(&changed, b"PK\x06\x07")[0];
+        changed[locator + 8..locator + 16].copy_from_slice(&(end as u64).to_le_bytes());
+        let error = contents(&changed, "data/0").unwrap_err();
+        assert!(
+            error.to_string().contains("reaches into the directory"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn two_records_of_one_name_are_refused() {
     let mut writer = ArchiveWriter::new("archive");
