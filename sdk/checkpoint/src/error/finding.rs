@@ -76,7 +76,7 @@ impl Display for DataFileFault {
             None => write!(f, "{file} is absent (holds {item} and more)"),
             Some(found) => write!(
                 f,
-                "{file} has {found} bytes, needs {needed} (first affected: {item})"
+                "{file} has {found} bytes, needs {needed}: bytes {found}..{needed} are missing (first affected: {item})"
             ),
         }
     }

@@ -94,7 +94,7 @@ impl TorchDistCheckpoint {
                 first(metadata.reformulated.keys())
             ));
         }
-        check_data_files(&metadata, &lens, store.name())?;
+        check_data_files(store.as_ref(), &metadata, &lens)?;
         let integrity = read_integrity(store.as_ref(), &lens)?;
         let mut checkpoint = TorchDistCheckpoint {
             store,
@@ -319,6 +319,23 @@ fn check_description(store: &dyn Store) -> Result<(), Error> {
     Ok(())
 }
 
+/// The length of a file, `None` if it is not there. A store does not list what lies in hidden directories, so whatever is
+/// not listed is asked for.
+fn len_of(
+    store: &dyn Store,
+    lens: &BTreeMap<String, u64>,
+    name: &str,
+) -> Result<Option<u64>, Error> {
+    match lens.get(name) {
+        Some(len) => Ok(Some(*len)),
+        None => match store.open(name) {
+            Ok(source) => Ok(Some(source.len())),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        },
+    }
+}
+
 /// Reads the digests, and refuses a list of files that are not all there.
 fn read_integrity(
     store: &dyn Store,
@@ -332,13 +349,8 @@ fn read_integrity(
     let integrity = Integrity::parse(&bytes, &location)?;
     let mut absent = Vec::new();
     for (name, _) in integrity.files() {
-        // Not every file is listed by its store: what lies in hidden directories is not.
-        if !lens.contains_key(name) {
-            match store.open(name) {
-                Ok(_) => {}
-                Err(Error::NotFound { .. }) => absent.push(name.to_owned()),
-                Err(error) => return Err(error),
-            }
+        if len_of(store, lens, name)?.is_none() {
+            absent.push(name.to_owned());
         }
     }
     if absent.is_empty() {
@@ -352,10 +364,11 @@ fn read_integrity(
 
 /// Refuses data files that are absent or too short for their items, and items that share bytes.
 fn check_data_files(
+    store: &dyn Store,
     metadata: &Metadata,
     lens: &BTreeMap<String, u64>,
-    directory: &str,
 ) -> Result<(), Error> {
+    let directory = store.name();
     let mut items: Vec<(&str, ByteRange, &str)> = Vec::new();
     for (name, entry) in &metadata.tensors {
         for chunk in &entry.chunks {
@@ -370,7 +383,7 @@ fn check_data_files(
     let mut faults = Vec::new();
     for group in items.chunk_by(|a, b| a.0 == b.0) {
         let (file, _, name) = group[0];
-        let found = lens.get(file).copied();
+        let found = len_of(store, lens, file)?;
         let needed = group
             .iter()
             .map(|(_, range, _)| range.end)

@@ -5,13 +5,13 @@
 //! that hold the same bytes. Of copies the lowest rank's counts. Source: `use_collectives=False` of
 //! `torch.distributed.checkpoint.save`, since PyTorch 2.9.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 use rialto_tensor::{Location, Region};
 
 use super::METADATA_FILE;
-use super::metadata::{Chunk, Metadata};
+use super::metadata::{Chunk, Metadata, TensorEntry};
 use super::pickle::Limits;
 use crate::Error;
 use crate::store::{Store, read_whole};
@@ -101,13 +101,11 @@ impl Ranks {
             }
             let first_rank = *self.named_by.entry(name.clone()).or_insert(rank);
             let seen = self.seen.entry(name.clone()).or_default();
-            let known = tensors
-                .entry(name.clone())
-                .or_insert_with(|| super::TensorEntry {
-                    dtype: entry.dtype,
-                    shape: entry.shape.clone(),
-                    chunks: Vec::new(),
-                });
+            let known = tensors.entry(name.clone()).or_insert_with(|| TensorEntry {
+                dtype: entry.dtype,
+                shape: entry.shape.clone(),
+                chunks: Vec::new(),
+            });
             if (known.dtype, &known.shape) != (entry.dtype, &entry.shape) {
                 let says = |rank: u64, dtype, shape| format!("rank {rank} says {dtype} {shape}");
                 return Err(Error::RanksDisagree {
@@ -135,10 +133,11 @@ impl Ranks {
             if tensors.contains_key(&name) {
                 return Err(both_kinds(&name));
             }
-            if objects.contains_key(&name) {
-                self.objects += 1;
-            } else {
-                objects.insert(name, entry);
+            match objects.entry(name) {
+                Entry::Vacant(slot) => {
+                    slot.insert(entry);
+                }
+                Entry::Occupied(_) => self.objects += 1,
             }
         }
         reformulated.extend(part.reformulated);

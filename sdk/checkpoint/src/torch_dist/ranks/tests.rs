@@ -7,7 +7,7 @@ use rialto_tensor::{Dtype, Shape};
 use super::*;
 use crate::store::MemoryStore;
 use crate::torch_dist::item::TensorItem;
-use crate::torch_dist::{Object, TorchDistCheckpoint, object_item};
+use crate::torch_dist::{Object, ObjectEntry, TorchDistCheckpoint, object_item};
 
 /// What one rank stores: a tensor `w`, bf16 of `shape`, of which it has `regions`, every byte the one given.
 struct Rank {
@@ -57,14 +57,14 @@ fn store(ranks: &[Rank]) -> MemoryStore {
                 .concat(),
             );
         }
-        let entry = super::super::TensorEntry {
+        let entry = TensorEntry {
             dtype: rank.dtype,
             shape: Shape::new(rank.shape.clone()),
             chunks,
         };
         metadata.tensors.insert("w".to_owned(), entry);
         let object = object_item(&Object::Int(number as i64)).unwrap();
-        let entry = crate::torch_dist::ObjectEntry {
+        let entry = ObjectEntry {
             file: file.clone(),
             offset: bytes.len() as u64,
             len: object.len() as u64,
