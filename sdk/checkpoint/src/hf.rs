@@ -7,7 +7,7 @@ pub mod read;
 pub mod write;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use read::{HfCheckpoint, HfFile, HfTensor, holds_weight_files, read_config, side_files};
 pub use write::HfPlan;

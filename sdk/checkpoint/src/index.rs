@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_given_twice_is_refused_in_every_object() {
+    fn fc_38_a_name_given_twice_is_refused_in_every_object() {
         for text in [
             r#"{"weight_map":{"a":"f","a":"g"}}"#,
             r#"{"weight_map":{},"metadata":{"a":1,"a":1}}"#,

@@ -120,7 +120,7 @@ fn a_directory_without_weights_or_config_is_refused() {
 }
 
 #[test]
-fn all_absent_shards_are_listed_with_their_tensor_counts_before_data_is_read() {
+fn fc_37_all_absent_shards_are_listed_with_their_tensor_counts_before_data_is_read() {
     let faults = Faults::none();
     let files = store(&[
         (
@@ -148,7 +148,7 @@ fn all_absent_shards_are_listed_with_their_tensor_counts_before_data_is_read() {
 }
 
 #[test]
-fn missing_misplaced_and_unindexed_tensors_are_listed_together() {
+fn fc_35_missing_misplaced_and_unindexed_tensors_are_listed_together() {
     let error = two_shards(&[("a", "2"), ("b", "1"), ("gone", "1")]).unwrap_err();
     let Error::IndexMismatch { findings, .. } = &error else {
         panic!("{error}")
@@ -176,7 +176,7 @@ fn missing_misplaced_and_unindexed_tensors_are_listed_together() {
 }
 
 #[test]
-fn the_index_decides_between_two_copies_and_the_other_is_reported() {
+fn fc_36_the_index_decides_between_two_copies_and_the_other_is_reported() {
     for (claimed, other) in [("1", "2"), ("2", "1")] {
         let files = store(&[
             (INDEX_FILE, index(&[("a", claimed), ("b", "1"), ("c", "2")])),
@@ -194,6 +194,140 @@ fn the_index_decides_between_two_copies_and_the_other_is_reported() {
             note.contains(&format!("a (in {claimed}, not {other})")),
             "{note}"
         );
+    }
+}
+
+#[test]
+fn fc_36_copies_that_no_index_settles_are_an_error_that_names_both_files() {
+    // The index knows nothing of the tensor, or places it in a third shard.
+    for (map, claimed) in [
+        (&[("b", "1"), ("c", "2"), ("d", "3")][..], None),
+        (&[("a", "3"), ("b", "1"), ("c", "2"), ("d", "3")], Some("3")),
+    ] {
+        let error = open(&store(&[
+            (INDEX_FILE, index(map)),
+            ("1", shard(&["a", "b"])),
+            ("2", shard(&["a", "c"])),
+            ("3", shard(&["d"])),
+        ]))
+        .unwrap_err();
+        let Error::IndexMismatch { findings, .. } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].claimed.as_deref(), claimed);
+        assert_eq!(findings[0].found, ["1", "2"]);
+        assert!(error.to_string().contains("in 1 and 2"), "{error}");
+    }
+}
+
+#[test]
+fn fc_33_a_truncated_shard_names_the_first_tensor_and_the_missing_bytes() {
+    let [first, second] = [shard(&["a", "b"]), shard(&["c", "d", "e"])];
+    let map = index(&[("a", "1"), ("b", "1"), ("c", "2"), ("d", "2"), ("e", "2")]);
+    let data = second.len() - 3;
+    for len in 0..second.len() {
+        let faults = Faults::none();
+        let files = store(&[
+            (INDEX_FILE, map.clone()),
+            ("1", first.clone()),
+            ("2", second[..len].to_vec()),
+        ]);
+        let files = FaultyStore::new(Arc::new(files), faults.clone());
+        let error = HfCheckpoint::open(Arc::new(files)).unwrap_err();
+        let Error::Truncated {
+            location,
+            expected,
+            found,
+        } = &error
+        else {
+            panic!("{len}: {error}")
+        };
+        let needed = match len {
+            0..8 => 8,
+            _ if len < data => data,
+            _ => second.len(),
+        };
+        assert_eq!((*found, *expected), (len as u64, needed as u64));
+        assert_eq!(location.file.as_deref(), Some("ckpt/2"));
+        let missing = rialto_tensor::ByteRange::new(len as u64, needed as u64);
+        assert_eq!(location.bytes, Some(missing));
+        let tensor = len.checked_sub(data).map(|whole| ["c", "d", "e"][whole]);
+        assert_eq!(location.tensor.as_deref(), tensor, "cut at {len}");
+        assert!(error.help().unwrap().contains("fetch the file again"));
+        // Config, index and headers: no tensor was read.
+        let reads = faults
+            .calls()
+            .into_iter()
+            .filter(|&call| call == Call::Read);
+        assert!(reads.count() <= 6, "cut at {len}");
+    }
+}
+
+#[test]
+fn fc_35_the_index_alone_says_which_files_there_are() {
+    // Files are found through the index alone, never by what they are called.
+    let error = open(&store(&[
+        (INDEX_FILE, index(&[("a", "1")])),
+        ("1", shard(&["a", "b"])),
+        ("model-00001-of-00001.safetensors", shard(&["z"])),
+    ]))
+    .unwrap_err();
+    let Error::IndexMismatch { findings, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(findings.len(), 1);
+    assert_eq!(
+        (findings[0].tensor.as_str(), &findings[0].claimed),
+        ("b", &None)
+    );
+    let empty = open(&store(&[
+        (INDEX_FILE, index(&[])),
+        (SINGLE_FILE, shard(&["a"])),
+    ]))
+    .unwrap();
+    assert!(empty.tensors().is_empty() && empty.files().is_empty());
+    assert!(
+        empty.notes()[0].contains(SINGLE_FILE),
+        "{:?}",
+        empty.notes()
+    );
+}
+
+#[test]
+fn names_that_leave_the_directory_or_nest_too_deep_are_refused_before_a_file_is_opened() {
+    let names = [
+        "/etc/passwd",
+        "../w",
+        "a/../../w",
+        "",
+        "a//b",
+        "./w",
+        "a\0b",
+        "..",
+        "a/",
+    ];
+    for name in names {
+        let faults = Faults::none();
+        let files = store(&[
+            (INDEX_FILE, index(&[("w", name)])),
+            (SINGLE_FILE, shard(&["w"])),
+        ]);
+        let files = FaultyStore::new(Arc::new(files), faults.clone());
+        let error = HfCheckpoint::open(Arc::new(files)).unwrap_err();
+        assert!(
+            matches!(error, Error::UnsafeName { .. }),
+            "{name:?}: {error}"
+        );
+        let opens = faults
+            .calls()
+            .into_iter()
+            .filter(|&call| call == Call::Open);
+        assert_eq!(opens.count(), 2, "config and index");
+    }
+    for text in ["[".repeat(1 << 20), "{\"weight_map\":".repeat(1 << 16)] {
+        let error = open(&store(&[(INDEX_FILE, text.into_bytes())])).unwrap_err();
+        assert!(matches!(error, Error::IndexSyntax { .. }), "{error}");
     }
 }
 
@@ -328,7 +462,7 @@ fn what_is_planned_and_written_is_opened_again_by_us_and_by_the_reference() {
 }
 
 #[test]
-fn opening_fails_in_an_ordinary_way_at_any_call() {
+fn fc_41_opening_fails_in_an_ordinary_way_at_any_call() {
     let slot = MemorySlot::default();
     write(Box::new(MemoryTarget::new("out", slot.clone()))).unwrap();
     let written = slot
@@ -356,7 +490,7 @@ fn opening_fails_in_an_ordinary_way_at_any_call() {
 }
 
 /// Every file below with its length and the time of its last change, directories too.
-fn state_of(root: &std::path::Path) -> Vec<(std::path::PathBuf, u64, SystemTime)> {
+pub(crate) fn state_of(root: &std::path::Path) -> Vec<(std::path::PathBuf, u64, SystemTime)> {
     let mut state = Vec::new();
     let mut paths = vec![root.to_path_buf()];
     while let Some(path) = paths.pop() {
@@ -375,7 +509,7 @@ fn state_of(root: &std::path::Path) -> Vec<(std::path::PathBuf, u64, SystemTime)
 }
 
 #[test]
-fn reading_changes_nothing_and_needs_no_right_to_write() {
+fn fc_40_reading_changes_nothing_and_needs_no_right_to_write() {
     use std::os::unix::fs::PermissionsExt;
 
     let scratch = tempfile::tempdir().unwrap();

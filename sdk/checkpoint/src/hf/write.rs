@@ -113,6 +113,10 @@ fn split(tensors: Vec<Given>, max_shard_bytes: u64) -> Result<(Vec<Vec<Given>>, 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     fn tensors(sizes: &[u64]) -> Vec<Given> {
@@ -170,5 +174,33 @@ mod tests {
         );
         let error = HfPlan::new(tensors(&[1]), 0).unwrap_err();
         assert!(matches!(error, Error::ShardSize), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn fc_44_the_index_names_exactly_what_the_headers_hold(
+            given in proptest::collection::btree_map("\\PC{1,9}", (proptest::sample::select(Dtype::ALL), 0u64..40), 0..12),
+            max in 1u64..200,
+        ) {
+            let given: Vec<Given> = given.into_iter().map(|(name, (dtype, n))| (name, dtype, Shape::new([n]))).collect();
+            let plan = HfPlan::new(given.clone(), max).unwrap();
+            let index = Index::parse(&plan.index_bytes, &Location::default()).unwrap();
+            let mut in_headers = BTreeMap::new();
+            let mut bytes = 0;
+            for shard in &plan.shards {
+                // What the bytes say, as another implementation reads them.
+                let mut file = shard.header_bytes.clone();
+                file.resize(usize::try_from(shard.len).unwrap(), 0);
+                let (_, header) = safetensors::SafeTensors::read_metadata(&file).unwrap();
+                for (name, info) in header.tensors() {
+                    prop_assert_eq!(in_headers.insert(name, shard.name.clone()), None);
+                    bytes += (info.data_offsets.1 - info.data_offsets.0) as u64;
+                }
+            }
+            prop_assert_eq!(&index.weight_map, &in_headers);
+            prop_assert_eq!(index.total_size, Some(bytes));
+            let names: BTreeSet<&String> = given.iter().map(|(name, ..)| name).collect();
+            prop_assert_eq!(in_headers.keys().collect::<BTreeSet<_>>(), names);
+        }
     }
 }

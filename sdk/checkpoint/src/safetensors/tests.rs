@@ -49,7 +49,7 @@ fn order_of_the_header_metadata_and_absolute_ranges_are_kept() {
 }
 
 #[test]
-fn a_file_cut_anywhere_names_sizes_tensor_and_missing_bytes() {
+fn fc_33_a_file_cut_anywhere_names_sizes_first_tensor_and_missing_bytes() {
     let whole = file(TWO, 12);
     let data = whole.len() - 12;
     for len in 0..whole.len() {
@@ -92,7 +92,7 @@ fn bytes_after_the_last_tensor_are_refused() {
 }
 
 #[test]
-fn a_header_length_is_bounded_before_it_is_believed() {
+fn fc_34_a_header_length_is_bounded_before_it_is_believed() {
     for len in [HEADER_LIMIT + 1, u64::MAX, 1 << 63] {
         let mut bytes = file(TWO, 12);
         bytes[..8].copy_from_slice(&len.to_le_bytes());
@@ -115,7 +115,7 @@ fn a_header_length_is_bounded_before_it_is_believed() {
 }
 
 #[test]
-fn a_repeated_name_is_refused_wherever_it_is() {
+fn fc_38_a_repeated_name_is_refused_wherever_it_is() {
     let twice = [
         r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#,
         r#"{"__metadata__":{"a":"1","a":"2"}}"#,
@@ -198,7 +198,7 @@ fn an_unknown_dtype_is_named_with_its_tensor() {
 }
 
 #[test]
-fn arithmetic_beyond_64_bits_is_an_error_that_names_the_tensor() {
+fn fc_39_arithmetic_beyond_64_bits_is_an_error_that_names_the_tensor() {
     let max = u64::MAX;
     let cases = [
         (
@@ -291,7 +291,7 @@ fn a_plan_refuses_what_no_header_can_say() {
 }
 
 #[test]
-fn a_header_over_the_limit_is_never_written() {
+fn fc_34_a_header_over_the_limit_is_never_written() {
     let tensors = [("a".to_owned(), Dtype::U8, Shape::new([1]))];
     let plan = Header::plan("w", tensors, &BTreeMap::new()).unwrap();
     let len = plan.header_bytes.len() as u64 - PREFIX;
@@ -428,5 +428,47 @@ proptest! {
     fn noise_is_never_a_panic(noise in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = read(&noise);
         let _ = read(&file(&format!("{{{}", String::from_utf8_lossy(&noise)), 3));
+    }
+
+    #[test]
+    fn fc_39_no_shape_or_range_makes_the_header_wrap_or_allocate(
+        dtype in dtypes(),
+        shape in proptest::collection::vec(prop_oneof![any::<u64>(), 0u64..4, Just(1 << 31), Just(1 << 32), Just(1 << 63)], 0..6),
+        start in prop_oneof![any::<u64>(), 0u64..9],
+        end in prop_oneof![any::<u64>(), 0u64..9],
+    ) {
+        let name = dtype.safetensors_name();
+        let json = format!(r#"{{"w":{{"dtype":"{name}","shape":{shape:?},"data_offsets":[{start},{end}]}}}}"#);
+        // The size as arithmetic without a width has it, 0 if an axis has no extent.
+        let elements = if shape.contains(&0) {
+            Some(0)
+        } else {
+            shape.iter().try_fold(1u128, |product, &extent| product.checked_mul(u128::from(extent)))
+        };
+        let size = elements.and_then(|elements| elements.checked_mul(u128::from(dtype.size_bytes())));
+        match read(&file(&json, 8)) {
+            Ok(_) => prop_assert_eq!((size, start, end), (Some(8), 0, 8)),
+            Err(error) => prop_assert!(error.to_string().contains("tensor w"), "{}", error),
+        }
+    }
+
+    #[test]
+    fn fc_33_any_cut_of_any_shard_names_a_tensor_whose_bytes_are_missing(
+        given in given(), cut in any::<proptest::sample::Index>(),
+    ) {
+        let plan = Header::plan("w.safetensors", given, &BTreeMap::new()).unwrap();
+        let bytes = written(&plan);
+        let len = cut.index(bytes.len());
+        let Err(Error::Truncated { location, expected, found }) = read(&bytes[..len]) else {
+            panic!("cut at {len}")
+        };
+        prop_assert_eq!(found, len as u64);
+        prop_assert_eq!(location.bytes, Some(ByteRange::new(found, expected)));
+        if len >= plan.header_bytes.len() {
+            prop_assert_eq!(expected, plan.len);
+            let affected = plan.tensors.iter().filter(|tensor| tensor.range.end > found);
+            let first = affected.min_by_key(|tensor| tensor.range).unwrap();
+            prop_assert_eq!(location.tensor.as_deref(), Some(first.name.as_str()));
+        }
     }
 }

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_shrinks_while_open_is_an_error_with_file_and_offset() {
+    fn fc_41_a_file_that_shrinks_while_open_is_an_error_with_file_and_offset() {
         let scratch = tempfile::tempdir().unwrap();
         fs::write(scratch.path().join("w"), [7; 100]).unwrap();
         let source = LocalStore::open(scratch.path()).unwrap().open("w").unwrap();

@@ -169,7 +169,7 @@ fn bytes_between_written_ranges_read_as_zero() {
 }
 
 #[test]
-fn a_memory_file_that_shrinks_or_goes_while_open_is_a_short_read() {
+fn fc_41_a_memory_file_that_shrinks_or_goes_while_open_is_a_short_read() {
     let store = memory_store();
     let source = store.open("a.txt").unwrap();
     store.insert("a.txt", "01234").unwrap();

@@ -1,9 +1,15 @@
 //! Whole checkpoints, written in memory by the plan, then damaged.
 
+use std::fs;
+use std::io::ErrorKind;
+
 use rialto_tensor::{Dtype, Region, Shape};
 
 use super::*;
-use crate::store::MemoryStore;
+use crate::hf::tests::state_of;
+use crate::store::faulty::Call;
+use crate::store::{Fault, Faults, FaultyStore, LocalStore, MemoryStore};
+use crate::torch_dist::pickle::PickleWriter;
 use crate::torch_dist::plan::{Body, Content, FilePlan};
 use crate::torch_dist::{
     TensorEntry, common_pt, common_state, description_bytes, empty_extra_state, object_item,
@@ -239,6 +245,191 @@ fn data_files_are_opened_once_and_not_all_kept_open() {
     }
     assert_eq!(checkpoint.open_files.lock().unwrap().len(), MAX_OPEN_FILES);
     assert!(checkpoint.source("absent").is_err());
+}
+
+/// Opens a checkpoint and reads every tensor and object of it.
+fn read_all(store: Arc<dyn Store>) -> Result<Vec<Vec<u8>>, Error> {
+    let checkpoint = TorchDistCheckpoint::open(store)?;
+    let mut read = Vec::new();
+    for (name, entry) in &checkpoint.metadata().tensors {
+        for chunk in &entry.chunks {
+            let stored = checkpoint.locate(name, chunk)?;
+            let source = checkpoint.source(&chunk.file)?;
+            stored.verify(source.as_ref(), name)?;
+            read.push(stored.read(source.as_ref())?);
+        }
+    }
+    for name in checkpoint.metadata().objects.keys() {
+        checkpoint.object(name)?;
+    }
+    Ok(read)
+}
+
+#[test]
+fn data_files_may_have_any_name_inside_the_directory() {
+    for name in [
+        "f.bin",
+        "a/b/c.distcp",
+        "two words",
+        "Grüße.distcp",
+        ".hidden",
+        ".hidden/f",
+    ] {
+        let store = sample();
+        let bytes = store.remove("__0_1.distcp").unwrap();
+        store.insert(name, bytes).unwrap();
+        change(&store, |metadata| {
+            metadata.tensors.get_mut("w").unwrap().chunks[1].file = name.to_owned();
+        });
+        let read = read_all(Arc::new(store)).unwrap();
+        assert_eq!(read[1], (8..16).collect::<Vec<u8>>(), "{name}");
+    }
+}
+
+#[test]
+fn fc_33_a_cut_data_file_names_its_sizes_and_the_first_tensor_whose_bytes_are_missing() {
+    let store = sample();
+    let file = "__0_1.distcp";
+    let whole = store.bytes(file).unwrap();
+    for len in 0..whole.len() {
+        store.insert(file, &whole[..len]).unwrap();
+        let faults = Faults::none();
+        let error = read_all(Arc::new(FaultyStore::new(
+            Arc::new(store.clone()),
+            faults.clone(),
+        )))
+        .unwrap_err();
+        let Error::DataFiles { faults: found, .. } = &error else {
+            panic!("{error}")
+        };
+        let expected = DataFileFault {
+            file: file.to_owned(),
+            found: Some(len as u64),
+            needed: whole.len() as u64,
+            item: "w".to_owned(),
+        };
+        assert_eq!(*found, [expected]);
+        let text = format!(
+            "{file} has {len} bytes, needs {0}: bytes {len}..{0} are missing (first affected: w)",
+            whole.len()
+        );
+        assert!(error.to_string().contains(&text), "{error}");
+        // Neither this file nor another was opened for its data: description and metadata only.
+        let opens = faults
+            .calls()
+            .into_iter()
+            .filter(|&call| call == Call::Open);
+        assert_eq!(opens.count(), 2);
+    }
+}
+
+#[test]
+fn fc_40_reading_a_directory_changes_nothing_in_it() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let scratch = tempfile::tempdir().unwrap();
+    let memory = sample();
+    for file in memory.files().unwrap() {
+        fs::write(
+            scratch.path().join(&file.name),
+            memory.bytes(&file.name).unwrap(),
+        )
+        .unwrap();
+        let read_only = fs::Permissions::from_mode(0o444);
+        fs::set_permissions(scratch.path().join(&file.name), read_only).unwrap();
+    }
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    let before = state_of(scratch.path());
+    let store = Arc::new(LocalStore::open(scratch.path()).unwrap());
+    assert_eq!(
+        read_all(store).unwrap(),
+        read_all(Arc::new(memory)).unwrap()
+    );
+    assert_eq!(state_of(scratch.path()), before);
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn fc_41_a_source_that_fails_at_any_call_is_an_ordinary_error() {
+    let run = |faults: &Faults| {
+        read_all(Arc::new(FaultyStore::new(
+            Arc::new(sample()),
+            faults.clone(),
+        )))
+    };
+    let clean = Faults::none();
+    run(&clean).unwrap();
+    for (call, &kind) in clean.calls().iter().enumerate() {
+        for fault in [Fault::Error(ErrorKind::Other), Fault::Short, Fault::Vanish] {
+            let error = run(&Faults::at(call, fault)).unwrap_err();
+            assert!(
+                error.to_string().contains("iter_0000042"),
+                "{call} {kind:?} {fault:?}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn fc_42_a_command_in_any_file_of_a_checkpoint_is_not_run() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mark = scratch.path().join("was-run");
+    let command = format!("touch {}", mark.display());
+    let run = |pickle: &mut PickleWriter| {
+        pickle.global("os", "system");
+        pickle.text(&command);
+        pickle.tuple1();
+        pickle.reduce();
+    };
+    let archive = |pickle: &[u8]| {
+        let mut archive = crate::torch_dist::zip::ArchiveWriter::new("archive");
+        archive.record("data.pkl", pickle);
+        archive.record("version", b"3\n");
+        archive.finish()
+    };
+    let mut bare = PickleWriter::new();
+    run(&mut bare);
+    let bare = bare.finish();
+    // The same as a value of a dict, as common state may hold classes of the program that trained.
+    let mut nested = PickleWriter::new();
+    nested.dict(["iteration", "args"], |pickle, key| {
+        pickle.text(key);
+        if key == "args" {
+            run(pickle)
+        } else {
+            pickle.int(7)
+        }
+    });
+    let nested = nested.finish();
+
+    let store = sample();
+    store.insert(COMMON_FILE, archive(&nested)).unwrap();
+    let common = open(&store).unwrap().common().unwrap().clone();
+    assert_eq!(common.get("iteration"), Some(&Object::Int(7)));
+    assert_eq!(
+        common.get("args"),
+        Some(&Object::Opaque("os.system".to_owned()))
+    );
+    store.insert(COMMON_FILE, archive(&bare)).unwrap();
+    assert!(matches!(open(&store), Err(Error::ItemMalformed { .. })));
+
+    let store = sample();
+    for pickle in [&bare, &nested] {
+        store.insert(METADATA_FILE, pickle.as_slice()).unwrap();
+        assert!(matches!(open(&store), Err(Error::MetadataMalformed { .. })));
+    }
+    // Beside a true object graph, where newer versions keep fields that nobody here knows.
+    let mut metadata = sample().bytes(METADATA_FILE).unwrap();
+    assert_eq!(metadata.split_off(metadata.len() - 2), b"b.");
+    metadata.extend(b"X\x07\x00\x00\x00unknown");
+    metadata.extend(&bare[2..bare.len() - 1]);
+    metadata.extend(b"sb.");
+    store.insert(METADATA_FILE, metadata).unwrap();
+    assert_eq!(
+        read_all(Arc::new(store)).unwrap(),
+        read_all(Arc::new(sample())).unwrap()
+    );
+    assert!(!mark.exists());
 }
 
 #[test]

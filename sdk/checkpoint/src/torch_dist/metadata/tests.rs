@@ -112,6 +112,57 @@ fn faults_of_all_tensors_are_listed() {
 }
 
 #[test]
+fn a_gap_an_overlap_and_a_duplicate_are_named_with_tensor_shape_and_region() {
+    let rows = |start: u64, count: u64| {
+        chunk(
+            Region::new([start, 0], [count, 70_000]),
+            "f",
+            start * 10_000,
+        )
+    };
+    for (chunks, expected) in [
+        (
+            vec![rows(0, 1), rows(2, 2)],
+            "w [4, 70000]: [1, 0]+[1, 70000] is not covered",
+        ),
+        (
+            vec![rows(0, 3), rows(1, 3)],
+            "w [4, 70000]: [1, 0]+[2, 70000] is covered twice",
+        ),
+        (
+            vec![rows(0, 4), rows(3, 2)],
+            "w [4, 70000]: [3, 0]+[2, 70000] reaches outside",
+        ),
+    ] {
+        let mut metadata = sample();
+        metadata.tensors.get_mut("w").unwrap().chunks = chunks;
+        let error = decode(&metadata.encode()).unwrap_err();
+        assert_eq!(error.slug(), "torch_dist/tiling");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    // The same chunk twice, with one place (a dict cannot hold its key twice) or with two.
+    let mut metadata = sample();
+    metadata.tensors.get_mut("w").unwrap().chunks = vec![rows(0, 2), rows(2, 2), rows(2, 2)];
+    let error = decode(&metadata.encode()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "2 places in data files are recorded for the chunk at [2, 0], expected 1 (ckpt/.metadata, tensor w)"
+    );
+    let once = Words {
+        chunk_sizes: vec![1, 1],
+        repeated: true,
+        ..Words::default()
+    };
+    let error = once.decode().unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("w [2]: [0]+[1] is covered twice"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_place_outside_the_directory_is_refused() {
     for file in [
         "/etc/passwd",
@@ -121,6 +172,10 @@ fn a_place_outside_the_directory_is_refused() {
         "a//b",
         "./a",
         "a\0b",
+        "..",
+        ".",
+        "a/",
+        "a/..",
     ] {
         let mut metadata = sample();
         metadata.objects.get_mut("o/shard_0_1").unwrap().file = file.to_owned();
@@ -169,6 +224,8 @@ struct Words {
     chunk_sizes: Vec<i64>,
     index: &'static str,
     doubled: bool,
+    /// Whether the first chunk is listed once more, at the end.
+    repeated: bool,
     stray: bool,
     transforms: &'static [&'static str],
     reformulated: bool,
@@ -185,6 +242,7 @@ impl Default for Words {
             chunk_sizes: vec![2],
             index: "w",
             doubled: false,
+            repeated: false,
             stray: false,
             transforms: &[],
             reformulated: false,
@@ -219,6 +277,13 @@ impl Words {
         for &extent in &self.chunk_sizes {
             places.push((self.index, next));
             next += extent;
+        }
+        let mut chunks: Vec<(i64, i64)> = Vec::new();
+        for (&extent, &(_, offset)) in self.chunk_sizes.iter().zip(&places) {
+            chunks.push((offset, extent));
+        }
+        if self.repeated {
+            chunks.push(chunks[0]);
         }
         if self.doubled {
             places.push((self.index, 0));
@@ -257,15 +322,14 @@ impl Words {
                                 }
                                 "size" => size(p, self.size),
                                 _ => {
-                                    let mut next = 0;
-                                    p.list(&self.chunk_sizes, |p, &extent| {
+                                    p.list(&chunks, |p, &(offset, extent)| {
                                         p.new_object(METADATA_MODULE, "ChunkStorageMetadata");
                                         p.dict(["offsets", "sizes"], |p, field| {
                                             p.text(field);
-                                            size(p, if field == "sizes" { extent } else { next });
+                                            let sizes = field == "sizes";
+                                            size(p, if sizes { extent } else { offset });
                                         });
                                         p.build();
-                                        next += extent;
                                     });
                                 }
                             }
@@ -331,6 +395,19 @@ fn five_and_six_properties_and_subclasses_are_accepted() {
         .decode()
         .unwrap(),
         plain
+    );
+}
+
+#[test]
+fn a_transform_is_refused_by_its_name() {
+    let error = Words {
+        transforms: &["stream.zstd/1", "other/2"],
+        ..Words::default()
+    };
+    assert_eq!(
+        error.decode().unwrap_err().to_string(),
+        "item was written through transforms [\"stream.zstd/1\", \"other/2\"], which are not supported \
+         (ckpt/.metadata, tensor w)"
     );
 }
 

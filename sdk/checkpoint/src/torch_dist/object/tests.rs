@@ -64,12 +64,53 @@ fn what_has_no_encoding_is_refused() {
 }
 
 #[test]
-fn a_hostile_call_is_opaque_and_nothing_more() {
+fn fc_42_a_hostile_call_is_opaque_and_nothing_more() {
     let object = read_pickle(b"\x80\x02]cos\nsystem\nX\x04\x00\x00\x00exit\x85Ra.").unwrap();
     assert_eq!(
         object,
         Object::List(vec![Object::Opaque("os.system".to_owned())])
     );
+}
+
+#[test]
+fn an_object_may_hold_tensors_in_several_storages_and_parts_of_one() {
+    let mut pickle = PickleWriter::new();
+    let tensor = |pickle: &mut PickleWriter, key: &str, offset, count| {
+        pickle.global("torch._utils", "_rebuild_tensor_v2");
+        pickle.mark();
+        pickle.mark();
+        pickle.text("storage");
+        pickle.global("torch", "ByteStorage");
+        pickle.text(key);
+        pickle.text("cuda:3");
+        pickle.uint(count);
+        pickle.tuple();
+        pickle.persistent_id();
+        pickle.uint(offset);
+        pickle.int_tuple(&[2]);
+        pickle.int_tuple(&[1]);
+        pickle.bool(false);
+        pickle.none();
+        pickle.tuple();
+        pickle.reduce();
+    };
+    pickle.mark();
+    tensor(&mut pickle, "0", 0, 4);
+    tensor(&mut pickle, "1", 1, 3);
+    tensor(&mut pickle, "0", 2, 4);
+    pickle.tuple();
+    let mut archive = ArchiveWriter::new(ROOT);
+    write_head(&mut archive, &pickle.finish());
+    archive.aligned_record("data/1", b"xyz");
+    archive.aligned_record("data/0", b"abcd");
+    let Object::Tuple(tensors) = read(&archive.finish()).unwrap() else {
+        panic!()
+    };
+    let bytes = tensors.iter().map(|tensor| match tensor {
+        Object::Tensor { bytes, .. } => bytes.as_slice(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(bytes.collect::<Vec<_>>(), [b"ab", b"yz", b"cd"]);
 }
 
 #[test]

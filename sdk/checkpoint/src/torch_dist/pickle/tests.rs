@@ -14,7 +14,7 @@ fn read(bytes: &[u8]) -> Result<Pickle<'_>, Error> {
 }
 
 #[test]
-fn a_call_of_a_shell_stays_a_record_of_the_call() {
+fn fc_42_a_call_of_a_shell_stays_a_record_of_the_call() {
     let pickle = read(b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00exit\x85R.").unwrap();
     let call = pickle.call_of(pickle.root(), "os", "system").unwrap();
     assert_eq!(pickle.tuple(call.args).unwrap(), [Value::Str("exit")]);
@@ -47,7 +47,81 @@ fn numbers_keep_their_value_in_every_width() {
 }
 
 #[test]
-fn refused_instructions_are_named_with_their_byte() {
+fn every_instruction_that_checkpoints_use_gives_its_value() {
+    let leaves: &[(&[u8], Value<'_>)] = &[
+        (b"N", Value::None),
+        (b"\x88", Value::Bool(true)),
+        (b"\x89", Value::Bool(false)),
+        (b"K\xff", Value::Int(255)),
+        (b"M\xff\xff", Value::Int(65535)),
+        (b"J\xfe\xff\xff\xff", Value::Int(-2)),
+        (b"\x8a\x02\x00\xff", Value::Int(-256)),
+        (b"\x8b\x03\x00\x00\x00\x01\x00\x01", Value::Int(65537)),
+        (b"G\x3f\xf8\x00\x00\x00\x00\x00\x00", Value::Float(1.5)),
+        (b"\x8c\x01a", Value::Str("a")),
+        (b"X\x01\x00\x00\x00a", Value::Str("a")),
+        (b"\x8d\x01\x00\x00\x00\x00\x00\x00\x00a", Value::Str("a")),
+        (b"U\x01a", Value::Str("a")),
+        (b"U\x01\xff", Value::Bytes(b"\xff")),
+        (b"T\x01\x00\x00\x00a", Value::Str("a")),
+        (b"C\x01a", Value::Bytes(b"a")),
+        (b"B\x01\x00\x00\x00a", Value::Bytes(b"a")),
+        (b"\x8e\x01\x00\x00\x00\x00\x00\x00\x00a", Value::Bytes(b"a")),
+        (b"\x96\x01\x00\x00\x00\x00\x00\x00\x00a", Value::Bytes(b"a")),
+        // A frame of the two bytes after it; values that are dropped again; marks that are.
+        (b"\x95\x02\x00\x00\x00\x00\x00\x00\x00N0N", Value::None),
+        (b"\x88N0", Value::Bool(true)),
+        (b"\x88(NN1", Value::Bool(true)),
+        (b"\x88(0", Value::Bool(true)),
+        // Memo entries by count and by number.
+        (b"\x88\x940h\x00", Value::Bool(true)),
+        (b"\x88q\x050h\x05", Value::Bool(true)),
+        (
+            b"\x88r\x05\x00\x00\x000j\x05\x00\x00\x00",
+            Value::Bool(true),
+        ),
+    ];
+    for (instructions, expected) in leaves {
+        let bytes = [b"\x80\x04", *instructions, b"."].concat();
+        // Values borrow from the bytes, so they are compared in words.
+        let found = format!("{:?}", read(&bytes).unwrap().root());
+        assert_eq!(found, format!("{expected:?}"), "{instructions:?}");
+    }
+    let nodes: &[(&[u8], &str)] = &[
+        (b")", "Tuple([])"),
+        (b"N\x85", "Tuple([None])"),
+        (b"NN\x86", "Tuple([None, None])"),
+        (b"NNN\x87", "Tuple([None, None, None])"),
+        (b"(NNNNt", "Tuple([None, None, None, None])"),
+        (b"]Na", "List([None])"),
+        (b"](NNe", "List([None, None])"),
+        (b"}K\x01Ns", "Dict([(Int(1), None)])"),
+        (b"}(K\x01NK\x02Nu", "Dict([(Int(1), None), (Int(2), None)])"),
+        (b"\x8f(NN\x90", "Set([None, None])"),
+        (b"(N\x91", "Set([None])"),
+        (b"cm\nn\n", "Global { module: \"m\", name: \"n\" }"),
+        (
+            b"\x8c\x01m\x8c\x01n\x93",
+            "Global { module: \"m\", name: \"n\" }",
+        ),
+        (b"NQ", "PersistentId(None)"),
+    ];
+    for (instructions, expected) in nodes {
+        let bytes = [b"\x80\x04", *instructions, b"."].concat();
+        let pickle = read(&bytes).unwrap();
+        let found = format!("{:?}", pickle.node(pickle.root()).unwrap());
+        assert_eq!(found, *expected, "{instructions:?}");
+    }
+    for instructions in [&b"cm\nn\n)R"[..], b"cm\nn\n)\x81", b"cm\nn\n)}\x92"] {
+        let bytes = [b"\x80\x04", instructions, b"\x88b."].concat();
+        let pickle = read(&bytes).unwrap();
+        let call = pickle.call_of(pickle.root(), "m", "n").unwrap();
+        assert_eq!(call.state, Some(Value::Bool(true)), "{instructions:?}");
+    }
+}
+
+#[test]
+fn fc_42_refused_instructions_are_named_with_their_byte() {
     for opcode in [
         b'i', b'o', b'P', b'2', b'I', b'L', 0x82, 0x83, 0x84, 0x97, 0x98, 0xff,
     ] {
@@ -127,7 +201,15 @@ fn lengths_beyond_the_pickle_are_truncations() {
     for bytes in [
         &b"X\xff\xff\xff\xffa."[..],
         b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffa.",
+        b"\x8d\x00\x00\x00\x00\x00\x00\x00\x80a.",
         b"\x8e\xff\xff\xff\xff\xff\xff\xff\xffa.",
+        b"\x8e\x00\x00\x00\x00\x00\x00\x00\x80a.",
+        b"\x96\xff\xff\xff\xff\xff\xff\xff\x7fa.",
+        b"\x96\x00\x00\x00\x00\x00\x00\x00\x80a.",
+        b"B\xff\xff\xff\xffa.",
+        b"T\xff\xff\xff\xffa.",
+        b"\x8b\xff\xff\xff\x7f.",
+        b"\x95\x00\x00\x00\x00\x00\x00\x00\x80N.",
         b"\x8b\xff\xff\xff\xff.",
         b"\x95\xff\x00\x00\x00\x00\x00\x00\x00N.",
     ] {

@@ -1,5 +1,6 @@
 //! Items as PyTorch may write them: strided, big-endian, newer rebuild functions, and items that lie.
 
+use proptest::prelude::*;
 use rialto_tensor::{ByteRange, Dtype, Location, Shape};
 
 use super::*;
@@ -103,7 +104,7 @@ fn shorts(values: &[u16]) -> Vec<u8> {
 }
 
 #[test]
-fn a_transposed_tensor_is_read_in_row_major_order() {
+fn fc_48_a_transposed_tensor_is_read_in_row_major_order() {
     let item = Item {
         size: vec![5, 2],
         strides: vec![1, 5],
@@ -116,7 +117,7 @@ fn a_transposed_tensor_is_read_in_row_major_order() {
 }
 
 #[test]
-fn a_slice_with_an_offset_is_read() {
+fn fc_48_a_slice_with_an_offset_is_read() {
     let item = Item {
         offset: 3,
         size: vec![2, 2],
@@ -133,6 +134,47 @@ fn a_slice_with_an_offset_is_read() {
     let (stored, bytes) = item.open().unwrap();
     assert_eq!(stored.dense_bytes().map(ByteRange::len), Some(6));
     assert_eq!(bytes, shorts(&[7, 8, 9]));
+}
+
+proptest! {
+    #[test]
+    fn fc_48_any_view_is_read_in_row_major_order(
+        extents in proptest::collection::vec(1u64..5, 0..5),
+        gaps in proptest::collection::vec(1u64..4, 5),
+        order in Just([0usize, 1, 2, 3, 4]).prop_shuffle(),
+        offset in 0u64..7,
+    ) {
+        // The axes in any order of nesting, each with room between its steps.
+        let rank = extents.len();
+        let mut strides = vec![0; rank];
+        let mut step = 1;
+        for axis in order.into_iter().filter(|&axis| axis < rank) {
+            strides[axis] = step * gaps[axis];
+            step = strides[axis] * extents[axis];
+        }
+        let count = offset + step;
+        let element = |index: u64| u16::try_from(index).unwrap();
+        let item = Item {
+            count,
+            offset,
+            size: extents.clone(),
+            strides: strides.clone(),
+            data: (0..count).flat_map(|index| element(index).to_le_bytes()).collect(),
+            ..Item::shorts()
+        };
+        let total: u64 = extents.iter().product();
+        let expected: Vec<u16> = (0..total)
+            .map(|mut number| {
+                let mut index = offset;
+                for axis in (0..rank).rev() {
+                    index += number % extents[axis] * strides[axis];
+                    number /= extents[axis];
+                }
+                element(index)
+            })
+            .collect();
+        prop_assert_eq!(item.open().unwrap().1, shorts(&expected));
+    }
 }
 
 #[test]
@@ -300,6 +342,103 @@ fn items_that_contradict_themselves_are_errors() {
         .open()
         .is_ok()
     );
+}
+
+#[test]
+fn a_parameter_is_the_tensor_in_it_and_never_another_parameter() {
+    let item = |depth: usize| {
+        let mut pickle = PickleWriter::new();
+        for _ in 0..depth {
+            pickle.global("torch._utils", "_rebuild_parameter");
+            pickle.mark();
+        }
+        pickle.global("torch._utils", "_rebuild_tensor_v2");
+        pickle.mark();
+        pickle.mark();
+        pickle.text("storage");
+        pickle.global("torch", "ByteStorage");
+        pickle.text("0");
+        pickle.text("cpu");
+        pickle.uint(3);
+        pickle.tuple();
+        pickle.persistent_id();
+        pickle.uint(1);
+        pickle.int_tuple(&[2]);
+        pickle.int_tuple(&[1]);
+        pickle.bool(false);
+        pickle.none();
+        pickle.tuple();
+        pickle.reduce();
+        for _ in 0..depth {
+            pickle.bool(true);
+            pickle.none();
+            pickle.tuple();
+            pickle.reduce();
+        }
+        archive(&pickle.finish(), None, b"abc")
+    };
+    assert_eq!(open(&item(1)).unwrap().1, b"bc");
+    for depth in [2, 300] {
+        assert!(matches!(
+            open(&item(depth)),
+            Err(Error::ItemMalformed { .. })
+        ));
+    }
+}
+
+#[test]
+fn fc_42_a_command_in_the_place_of_a_tensor_or_inside_it_is_not_run() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mark = scratch.path().join("was-run");
+    let command = format!("touch {}", mark.display());
+    let run = |pickle: &mut PickleWriter| {
+        pickle.global("os", "system");
+        pickle.text(&command);
+        pickle.tuple1();
+        pickle.reduce();
+    };
+    // In the place of the whole, of the storage, of a hook, of the dtype.
+    for place in 0..4 {
+        let mut pickle = PickleWriter::new();
+        if place == 0 {
+            run(&mut pickle);
+        } else {
+            pickle.global("torch._utils", "_rebuild_tensor_v3");
+            pickle.mark();
+            if place == 1 {
+                run(&mut pickle);
+            } else {
+                pickle.mark();
+                pickle.text("storage");
+                pickle.global("torch.storage", "UntypedStorage");
+                pickle.text("0");
+                pickle.text("cpu");
+                pickle.uint(2);
+                pickle.tuple();
+                pickle.persistent_id();
+            }
+            pickle.uint(0);
+            pickle.int_tuple(&[1]);
+            pickle.int_tuple(&[1]);
+            pickle.bool(false);
+            if place == 2 {
+                run(&mut pickle)
+            } else {
+                pickle.none()
+            }
+            if place == 3 {
+                run(&mut pickle)
+            } else {
+                pickle.global("torch", "uint16")
+            }
+            pickle.tuple();
+            pickle.reduce();
+        }
+        // A hook is nothing that a reader needs, so the tensor beside it is read.
+        let result = open(&archive(&pickle.finish(), None, b"ab"));
+        assert_eq!(result.is_ok(), place == 2, "{place}: {result:?}");
+    }
+    assert!(!mark.exists());
 }
 
 #[test]
