@@ -217,7 +217,7 @@ impl ExportPlan {
             Claim::Yes { reason, .. } => reason,
             Claim::No { reason } => return Err(Error::NotClaimed { reason }),
         };
-        let mut inventory = params::inventory(&source.checkpoint);
+        let (mut inventory, ignored) = params::inventory(&source.checkpoint);
         let mut map_options = MapOptions::default();
         let mut spec = family.map_config(config, &map_options)?;
         let mut map = family.weight_map(&spec)?;
@@ -279,6 +279,7 @@ impl ExportPlan {
         for (_, dtype, shape) in &tensors {
             summary.target.add(shape.elements()?, *dtype);
         }
+        summary.notices.extend(ignored);
         summary.notices.extend(forms.notices(&map));
         summary.notices.extend(reference_notices);
         summary.notices.extend(summary::spec_notices(&spec));
@@ -320,6 +321,9 @@ impl ExportPlan {
         let data: u64 = self.files.shards.iter().map(|shard| shard.len).sum();
         let beside = self.files.index_bytes.len() as u64;
         target.require_bytes(data + beside + total_bytes(&self.source.config.side_files))?;
+        if self.verifies_checksums {
+            params::verify_digests(&self.source.checkpoint, progress)?;
+        }
         progress.begin("export", self.summary.target.bytes);
         let written = self.write_all(target.as_ref(), progress);
         progress.end();

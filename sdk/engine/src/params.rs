@@ -7,8 +7,8 @@ use rialto_bridge::{Mapping, StoredTensor};
 use rialto_checkpoint::torch_dist::TorchDistCheckpoint;
 use rialto_tensor::{Dtype, Region};
 
-use crate::Error;
 use crate::array::{Array, Bytes, Extent, Handle};
+use crate::{Error, Progress};
 
 /// A checkpoint bound to a mapping.
 #[derive(Debug)]
@@ -21,9 +21,11 @@ pub(crate) struct Params {
     inventory: Vec<StoredTensor>,
 }
 
-/// What a checkpoint holds of weights, in the words of the mapping.
-pub(crate) fn inventory(checkpoint: &TorchDistCheckpoint) -> Vec<StoredTensor> {
-    let weights = checkpoint.metadata().tensors.iter();
+/// What a checkpoint holds of weights, in the words of the mapping, and a line on what else it holds.
+pub(crate) fn inventory(checkpoint: &TorchDistCheckpoint) -> (Vec<StoredTensor>, Option<String>) {
+    let training = checkpoint.metadata().training_state();
+    let tensors = checkpoint.metadata().tensors.iter();
+    let weights = tensors.filter(|(name, _)| !training.contains(name));
     let stored = weights.map(|(name, entry)| StoredTensor {
         name: name.clone(),
         dtype: entry.dtype,
@@ -34,7 +36,28 @@ pub(crate) fn inventory(checkpoint: &TorchDistCheckpoint) -> Vec<StoredTensor> {
             .map(|chunk| chunk.file.clone())
             .unwrap_or_default(),
     });
-    stored.collect()
+    let note = (!training.is_empty()).then(|| format!("training state is ignored: {training}"));
+    (stored.collect(), note)
+}
+
+/// Holds the checkpoint's files against the digests beside them, if there are any.
+pub(crate) fn verify_digests(
+    checkpoint: &TorchDistCheckpoint,
+    progress: &dyn Progress,
+) -> Result<(), Error> {
+    let Some(integrity) = checkpoint.integrity() else {
+        return Ok(());
+    };
+    for (name, _) in integrity.files() {
+        integrity.verify::<Error>(checkpoint.store().as_ref(), name, &mut |_| match progress
+            .is_cancelled()
+        {
+            true => Err(Error::Cancelled),
+            false => Ok(()),
+        })?;
+        tracing::debug!(target: "rialto::engine", file = name, "digest agrees");
+    }
+    Ok(())
 }
 
 impl Params {

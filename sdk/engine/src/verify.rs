@@ -77,6 +77,10 @@ pub fn verify(
             compared.push((unit, a, b));
         }
     }
+    if options.verifies_checksums {
+        ours.source().verify_digests(progress)?;
+        theirs.source().verify_digests(progress)?;
+    }
     progress.begin("verify", total);
     let verifies = options.verifies_checksums;
     let results: Result<Vec<Compared>, Error> = compared

@@ -18,7 +18,7 @@ use crate::array::Values;
 use crate::assemble::Part;
 use crate::encoded::{self, Encoded};
 use crate::params::{self, Params, overlaps};
-use crate::{Error, MegatronSource, import, is_hugging_face};
+use crate::{Error, MegatronSource, Progress, import, is_hugging_face};
 
 /// A checkpoint of either format: opened, not yet understood by a family.
 #[derive(Debug)]
@@ -81,10 +81,24 @@ impl VerifySource {
         }
     }
 
-    fn inventory(&self) -> Vec<StoredTensor> {
+    /// What it holds of weights, and what the user should know about it.
+    fn inventory(&self) -> (Vec<StoredTensor>, Vec<String>) {
+        let mut notes = self.notes.clone();
         match &self.stored {
-            Stored::HuggingFace(checkpoint) => import::inventory(checkpoint),
-            Stored::Megatron(checkpoint) => params::inventory(checkpoint),
+            Stored::HuggingFace(checkpoint) => (import::inventory(checkpoint), notes),
+            Stored::Megatron(checkpoint) => {
+                let (inventory, ignored) = params::inventory(checkpoint);
+                notes.extend(ignored);
+                (inventory, notes)
+            }
+        }
+    }
+
+    /// Holds its files against the digests beside them, if there are any.
+    pub(super) fn verify_digests(&self, progress: &dyn Progress) -> Result<(), Error> {
+        match &self.stored {
+            Stored::HuggingFace(_) => Ok(()),
+            Stored::Megatron(checkpoint) => params::verify_digests(checkpoint, progress),
         }
     }
 }
@@ -128,7 +142,7 @@ impl<'a> Contents<'a> {
         if let Claim::No { reason } = family.claim(config)? {
             return Err(Error::NotClaimed { reason });
         }
-        let inventory = source.inventory();
+        let (inventory, mut notices) = source.inventory();
         let mut options = MapOptions::default();
         let mut spec = family.map_config(config, &options)?;
         let mut map = family.weight_map(&spec)?;
@@ -139,7 +153,6 @@ impl<'a> Contents<'a> {
             map = family.weight_map(&spec)?;
             resolved = resolve(&map, source, &inventory)?;
         }
-        let mut notices = source.notes.clone();
         notices.extend(resolved.1.notices(&map));
         let codecs = family.codecs(&spec)?;
         Ok(Contents::bind(
@@ -166,12 +179,11 @@ impl<'a> Contents<'a> {
             });
         }
         let of = |source: &'a VerifySource, known: &[StoredTensor]| {
-            let inventory = source.inventory();
+            let (inventory, notices) = source.inventory();
             let mut names = BTreeSet::new();
             let all = inventory.iter().chain(known);
             let rules = all.filter(|stored| names.insert(stored.name.clone()));
             let mapping = WeightMap::new(rules.map(same_name)).resolve()?;
-            let notices = source.notes.clone();
             Ok::<_, Error>(Contents::bind(
                 source,
                 None,
@@ -182,8 +194,8 @@ impl<'a> Contents<'a> {
             ))
         };
         Ok([
-            of(ours, &theirs.inventory())?,
-            of(theirs, &ours.inventory())?,
+            of(ours, &theirs.inventory().0)?,
+            of(theirs, &ours.inventory().0)?,
         ])
     }
 
