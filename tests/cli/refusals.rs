@@ -8,11 +8,6 @@ fn what_cannot_be_imported_leaves_nothing_behind() {
     let target = scratch.path().join("run");
     let cases = [
         (
-            vec![text(&fixture("configs/glm-5.3")).to_owned()],
-            3,
-            "bridge/unsupported",
-        ),
-        (
             vec![text(&fixture("configs/glm-5.2")).to_owned()],
             3,
             "engine/no-weights",
@@ -21,7 +16,16 @@ fn what_cannot_be_imported_leaves_nothing_behind() {
             vec![
                 text(&fixture("glm52-tiny")).to_owned(),
                 "--tp".to_owned(),
-                "2".to_owned(),
+                "3".to_owned(),
+            ],
+            3,
+            "bridge/mesh",
+        ),
+        (
+            vec![
+                text(&fixture("glm52-tiny")).to_owned(),
+                "--pp".to_owned(),
+                "5".to_owned(),
             ],
             3,
             "bridge/unsupported",

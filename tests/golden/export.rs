@@ -1,14 +1,17 @@
 //! An export gives back what was imported, also from what the real Megatron-Core wrote.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rialto_bridge::MtpPolicy;
-use rialto_checkpoint::store::{MemoryStore, Store, read_whole};
+use rialto_checkpoint::store::{LocalStore, MemoryStore, Store, read_whole};
 use rialto_engine::{ExportOptions, ExportPlan, MegatronSource};
+use rialto_tensor::Dtype;
+use serde_json::Value;
 
 use crate::world::{
-    assert_same_files, both_ways, export, fixture, hugging_face, import, in_memory, on_disk,
-    options,
+    GOLDENS, Values, assert_same_files, both_ways, export, fixture, hugging_face, import,
+    in_memory, on_disk, options, safetensors,
 };
 
 fn config(store: &dyn Store) -> Vec<u8> {
@@ -99,26 +102,128 @@ fn after_dropping_mtp_the_config_says_so_and_nothing_else_changes() {
     });
 }
 
-#[test]
-fn a_checkpoint_of_the_real_megatron_exports_to_its_source() {
-    both_ways(|family| {
-        for (golden, has_mtp) in [
-            ("megatron/glm52-tiny-mtp-tp1", true),
-            ("megatron/glm52-tiny-tp1", false),
-        ] {
-            let source = on_disk("glm52-tiny");
-            let run = on_disk(&format!("{golden}/ckpt"));
-            let exported = export(
-                family,
-                run,
-                Some(Arc::clone(&source)),
-                &ExportOptions::default(),
-            )
-            .unwrap();
-            let mut expected = hugging_face(source.as_ref());
-            expected.retain(|name, _| has_mtp || !name.starts_with("model.layers.8."));
-            assert_eq!(hugging_face(&exported), expected);
+/// What an export of a source must hold: encoded weights decoded, F32 narrowed but for the router bias.
+fn expected(source: &str, has_mtp: bool) -> Values {
+    let store = on_disk(source);
+    let mut expected = match store.open("model.safetensors.index.json") {
+        Ok(_) => hugging_face(store.as_ref()),
+        Err(_) => safetensors(&read_whole(store.as_ref(), "model.safetensors", 1 << 30).unwrap()),
+    };
+    if source == "glm53-tiny" {
+        let decoded = std::fs::read(fixture("glm53-tiny-dequantized.safetensors")).unwrap();
+        expected.extend(safetensors(&decoded));
+        expected.retain(|name, _| !name.ends_with("_scale_inv"));
+    }
+    for (name, (dtype, _, bytes)) in &mut expected {
+        if *dtype == Dtype::F32 && !name.ends_with("e_score_correction_bias") {
+            // These were BF16 once: the lower half of each is zero.
+            let halves = bytes.chunks(4).map(|element| {
+                assert_eq!(element[..2], [0, 0], "{name}");
+                [element[2], element[3]]
+            });
+            *bytes = halves.flatten().collect();
+            *dtype = Dtype::Bf16;
         }
+    }
+    let layers: Value = serde_json::from_slice(&config(store.as_ref())).unwrap();
+    let mtp = format!("model.layers.{}.", layers["num_hidden_layers"]);
+    expected.retain(|name, _| has_mtp || !name.starts_with(&mtp));
+    expected
+}
+
+#[test]
+fn fc_19_a_checkpoint_of_the_real_megatron_exports_to_its_source_whatever_its_mesh() {
+    both_ways(|family| {
+        let mut of_source: BTreeMap<_, MemoryStore> = BTreeMap::new();
+        for golden in &GOLDENS {
+            let has_mtp = golden.mtp == MtpPolicy::Keep && golden.source != "glm5-tiny";
+            let reference = Some(on_disk(golden.source));
+            let exported = export(family, golden.run(), reference, &ExportOptions::default());
+            let exported = exported.unwrap();
+            assert_eq!(
+                hugging_face(&exported),
+                expected(golden.source, has_mtp),
+                "{}",
+                golden.name
+            );
+            // One source, one result, down to the bytes of every file.
+            let first = of_source
+                .entry((golden.source, has_mtp))
+                .or_insert_with(|| exported.clone());
+            assert_same_files(first, &exported);
+        }
+    });
+}
+
+#[test]
+fn training_state_is_ignored_with_one_line_and_a_count() {
+    both_ways(|family| {
+        for name in ["mini-train-adam", "mini-train-distadam"] {
+            let run: Arc<dyn Store> =
+                Arc::new(LocalStore::open(rialto_tests::megatron(name).join("ckpt")).unwrap());
+            let reference = Some(on_disk("mini-hf"));
+            let source = MegatronSource::open(Arc::clone(&run), reference.clone()).unwrap();
+            let plan = ExportPlan::new(family, source, &ExportOptions::default()).unwrap();
+            let notices = plan.summary().notices.iter();
+            let lines: Vec<&String> = notices.filter(|line| line.contains("training")).collect();
+            let expected_line = "training state is ignored: 114 optimizer tensors, 1 rng object";
+            assert_eq!(lines, [expected_line]);
+            let exported = export(family, run, reference, &ExportOptions::default()).unwrap();
+            assert_eq!(
+                hugging_face(&exported),
+                expected("mini-hf", false),
+                "{name}"
+            );
+        }
+    });
+}
+
+#[test]
+fn fused_experts_import_as_separate_ones_do_and_are_written_when_asked_for() {
+    both_ways(|family| {
+        let source = on_disk("glm52-tiny");
+        let run = import(family, Arc::clone(&source), &options(MtpPolicy::Keep)).unwrap();
+        let fused = ExportOptions {
+            forms: vec!["fused".to_owned()],
+            ..ExportOptions::default()
+        };
+        let exported = export(family, Arc::new(run.clone()), None, &fused).unwrap();
+        // Stacked by hand: experts in order, gate rows before up rows.
+        let mut expected = hugging_face(source.as_ref());
+        let mut stacks = Values::new();
+        expected.retain(|name, (dtype, shape, bytes)| {
+            let Some((layer, rest)) = name.split_once(".mlp.experts.") else {
+                return true;
+            };
+            let kind = rest.split('.').nth(1).unwrap();
+            let (stack, rows) = match kind {
+                "down_proj" => ("down_proj", shape[0]),
+                _ => ("gate_up_proj", 2 * shape[0]),
+            };
+            let name = format!("{layer}.mlp.experts.{stack}");
+            let entry = stacks
+                .entry(name)
+                .or_insert_with(|| (*dtype, vec![0, rows, shape[1]], Vec::new()));
+            entry.1[0] += u64::from(kind != "up_proj");
+            // Names sort as down, gate, up within an expert, and the experts are fewer than ten.
+            entry.2.extend_from_slice(bytes);
+            false
+        });
+        expected.extend(stacks);
+        assert_eq!(hugging_face(&exported), expected);
+        let again = import(family, Arc::new(exported), &options(MtpPolicy::Keep)).unwrap();
+        assert_same_files(&run, &again);
+        let unknown = ExportOptions {
+            forms: vec!["stacked".to_owned()],
+            ..ExportOptions::default()
+        };
+        let error = export(family, Arc::new(run), None, &unknown).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("found stacked, supported: fused"),
+            "{error}"
+        );
     });
 }
 

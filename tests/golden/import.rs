@@ -3,65 +3,100 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rialto_bridge::MtpPolicy;
-use rialto_checkpoint::store::{Store, read_whole};
+use rialto_bridge::{Mesh, MtpPolicy};
+use rialto_checkpoint::store::{MemoryStore, Store, read_whole};
 use rialto_checkpoint::torch_dist::{COMMON_STATE_OBJECT, Object};
-use rialto_tests::sha256;
+use rialto_engine::{ChunkChoice, Options};
 use serde_json::Value;
 
 use crate::world::{
-    assert_same_files, both_ways, fixture, import, iteration, megatron, on_disk, options,
+    GOLDENS, assert_same_files, both_ways, fixture, import, iteration, megatron, on_disk, options,
     safetensors,
 };
-
-const CASES: [(MtpPolicy, &str); 2] = [
-    (MtpPolicy::Keep, "megatron/glm52-tiny-mtp-tp1"),
-    (MtpPolicy::Drop, "megatron/glm52-tiny-tp1"),
-];
-
-fn manifest(golden: &str) -> Value {
-    serde_json::from_slice(&std::fs::read(fixture(golden).join("manifest.json")).unwrap()).unwrap()
-}
 
 #[test]
 fn every_key_shape_dtype_and_digest_is_that_of_megatron() {
     both_ways(|family| {
-        for (mtp, golden) in CASES {
-            let run = import(family, on_disk("glm52-tiny"), &options(mtp)).unwrap();
-            let found: BTreeMap<String, String> = megatron(&iteration(Arc::new(run)))
-                .into_iter()
-                .map(|(name, (dtype, shape, bytes))| {
-                    (
-                        name,
-                        format!("{} {shape:?} {}", dtype.torch_name(), sha256(&bytes)),
-                    )
-                })
-                .collect();
-            let manifest = manifest(golden);
-            let expected: BTreeMap<String, String> = manifest["tensors"]
-                .as_object()
-                .unwrap()
-                .iter()
-                .map(|(name, entry)| {
-                    let shape: Vec<u64> = serde_json::from_value(entry["shape"].clone()).unwrap();
-                    let (dtype, digest) = (
-                        entry["dtype"].as_str().unwrap(),
-                        entry["sha256"].as_str().unwrap(),
+        for golden in &GOLDENS {
+            let found: BTreeMap<String, String> = described(golden.imported(family));
+            assert_eq!(found, listed(&golden.manifest()), "{}", golden.name);
+        }
+    });
+}
+
+/// Name, dtype, shape and digest of every global tensor.
+fn described(run: MemoryStore) -> BTreeMap<String, String> {
+    let values = megatron(&iteration(Arc::new(run))).into_iter();
+    values
+        .map(|(name, (dtype, shape, bytes))| {
+            let digest = rialto_tests::sha256(&bytes);
+            (name, format!("{} {shape:?} {digest}", dtype.torch_name()))
+        })
+        .collect()
+}
+
+/// The same as a manifest lists it.
+fn listed(manifest: &Value) -> BTreeMap<String, String> {
+    let tensors = manifest["tensors"].as_object().unwrap().iter();
+    tensors
+        .map(|(name, entry)| {
+            let shape: Vec<u64> = serde_json::from_value(entry["shape"].clone()).unwrap();
+            let text = |key: &str| entry[key].as_str().unwrap();
+            (
+                name.clone(),
+                format!("{} {shape:?} {}", text("dtype"), text("sha256")),
+            )
+        })
+        .collect()
+}
+
+/// What a checkpoint holds does not depend on the mesh that it was cut for, so one manifest a source is enough.
+#[test]
+fn fc_19_global_tensors_are_the_same_on_every_mesh() {
+    let meshes = |golden: &str| -> &[[u64; 4]] {
+        match golden {
+            "glm53-tiny-mtp-ep5" => &[[1, 1, 1, 1], [1, 2, 5, 2]],
+            "glm5-tiny-pp3ep2" | "glm52-tiny-mtp-tp1" => {
+                &[[1, 1, 1, 1], [2, 1, 2, 2], [2, 2, 2, 1], [4, 4, 8, 4]]
+            }
+            _ => &[],
+        }
+    };
+    both_ways(|family| {
+        for golden in &GOLDENS {
+            for &[tp, pp, ep, etp] in meshes(golden.name) {
+                for chunks in [ChunkChoice::Megatron, ChunkChoice::Whole] {
+                    let options = Options {
+                        mesh: Mesh { tp, pp, ep, etp },
+                        chunks,
+                        ..golden.options()
+                    };
+                    let run = import(family, on_disk(golden.source), &options).unwrap();
+                    let checkpoint = iteration(Arc::new(run.clone()));
+                    let counts = checkpoint.metadata().tensors.values();
+                    let is_whole = counts
+                        .map(|entry| entry.chunks.len())
+                        .all(|count| count == 1);
+                    assert_eq!(is_whole, chunks == ChunkChoice::Whole);
+                    assert_eq!(
+                        described(run),
+                        listed(&golden.manifest()),
+                        "{} on {}",
+                        golden.source,
+                        options.mesh
                     );
-                    (name.clone(), format!("{dtype} {shape:?} {digest}"))
-                })
-                .collect();
-            assert_eq!(found, expected);
+                }
+            }
         }
     });
 }
 
 #[test]
 fn every_value_is_that_of_the_expected_file() {
-    let expected =
-        safetensors(&std::fs::read(fixture(CASES[0].1).join("expected.safetensors")).unwrap());
+    let expected = rialto_tests::megatron("glm52-tiny-mtp-tp1").join("expected.safetensors");
+    let expected = safetensors(&std::fs::read(expected).unwrap());
     both_ways(|family| {
-        for (mtp, _) in CASES {
+        for mtp in [MtpPolicy::Keep, MtpPolicy::Drop] {
             let run = import(family, on_disk("glm52-tiny"), &options(mtp)).unwrap();
             let mut expected = expected.clone();
             if mtp == MtpPolicy::Drop {
@@ -77,11 +112,9 @@ fn every_value_is_that_of_the_expected_file() {
 #[test]
 fn every_chunk_is_that_of_megatron() {
     both_ways(|family| {
-        for (mtp, golden) in CASES {
-            let checkpoint = iteration(Arc::new(
-                import(family, on_disk("glm52-tiny"), &options(mtp)).unwrap(),
-            ));
-            let manifest = manifest(golden);
+        for golden in &GOLDENS {
+            let checkpoint = iteration(Arc::new(golden.imported(family)));
+            let manifest = golden.manifest();
             for (name, entry) in &checkpoint.metadata().tensors {
                 let found = entry.chunks.iter().map(|chunk| {
                     serde_json::json!({"offsets": chunk.region.offsets(), "sizes": chunk.region.sizes()})
@@ -93,7 +126,7 @@ fn every_chunk_is_that_of_megatron() {
                     .clone();
                 found.sort_by_key(Value::to_string);
                 expected.sort_by_key(Value::to_string);
-                assert_eq!(found, expected, "{name}");
+                assert_eq!(found, expected, "{name} of {}", golden.name);
             }
         }
     });
@@ -102,35 +135,22 @@ fn every_chunk_is_that_of_megatron() {
 #[test]
 fn every_object_is_that_of_megatron() {
     both_ways(|family| {
-        for (mtp, golden) in CASES {
-            let ours = iteration(Arc::new(
-                import(family, on_disk("glm52-tiny"), &options(mtp)).unwrap(),
-            ));
-            let real = iteration(on_disk(&format!("{golden}/ckpt")));
+        for golden in &GOLDENS {
+            let ours = iteration(Arc::new(golden.imported(family)));
+            let real = iteration(golden.run());
             let keys = |objects: &BTreeMap<String, _>| -> Vec<String> {
-                objects
-                    .keys()
-                    .filter(|key| *key != COMMON_STATE_OBJECT)
-                    .cloned()
-                    .collect()
+                let keys = objects.keys().filter(|key| *key != COMMON_STATE_OBJECT);
+                keys.cloned().collect()
             };
             let found = keys(&ours.metadata().objects);
-            assert_eq!(found, keys(&real.metadata().objects));
+            assert_eq!(found, keys(&real.metadata().objects), "{}", golden.name);
             let listed: Vec<String> =
-                serde_json::from_value(manifest(golden)["objects"].clone()).unwrap();
-            assert_eq!(
-                found,
-                listed
-                    .into_iter()
-                    .filter(|key| key != COMMON_STATE_OBJECT)
-                    .collect::<Vec<_>>()
-            );
+                serde_json::from_value(golden.manifest()["objects"].clone()).unwrap();
+            let listed = listed.into_iter().filter(|key| key != COMMON_STATE_OBJECT);
+            assert_eq!(found, listed.collect::<Vec<_>>());
             for key in &found {
-                assert_eq!(
-                    ours.object(key).unwrap(),
-                    real.object(key).unwrap(),
-                    "{key}"
-                );
+                let (found, expected) = (ours.object(key).unwrap(), real.object(key).unwrap());
+                assert_eq!(found, expected, "{key}");
             }
             // Ours keeps the common state in its file alone: both forms together are refused by an older Megatron-Core.
             assert!(!ours.metadata().objects.contains_key(COMMON_STATE_OBJECT));
@@ -193,6 +213,8 @@ fn the_provider_says_what_the_real_run_config_says() {
         "attention_softmax_in_fp32",
         "cp_comm_type",
         "is_hybrid_model",
+        // Unused by latent attention; the stand-in takes hidden size by heads.
+        "kv_channels",
         "moe_flex_dispatcher_backend",
         "moe_flex_dispatcher_num_sms",
         "moe_layer_freq",
@@ -205,8 +227,8 @@ fn the_provider_says_what_the_real_run_config_says() {
         "_target_",
     ];
     both_ways(|family| {
-        for (mtp, golden) in CASES {
-            let run = import(family, on_disk("glm52-tiny"), &options(mtp)).unwrap();
+        for golden in &GOLDENS {
+            let run = golden.imported(family);
             let model = |bytes: &[u8]| -> Value {
                 // JSON has no infinity; the one that the real file holds is the optimizer's.
                 let text = std::str::from_utf8(bytes)
@@ -217,7 +239,12 @@ fn the_provider_says_what_the_real_run_config_says() {
             };
             let ours = model(&read_whole(&run, "iter_0000000/run_config.yaml", 1 << 20).unwrap());
             let real = model(
-                &std::fs::read(fixture(golden).join("ckpt/iter_0000000/run_config.yaml")).unwrap(),
+                &read_whole(
+                    golden.run().as_ref(),
+                    "iter_0000000/run_config.yaml",
+                    1 << 20,
+                )
+                .unwrap(),
             );
             let mut compared = 0;
             for (field, value) in ours
@@ -233,7 +260,11 @@ fn the_provider_says_what_the_real_run_config_says() {
                     (Some(found), Some(expected)) => (found - expected).abs() == 0.0,
                     _ => value == expected,
                 };
-                assert!(equal, "{field} is {value}, the real one {expected}");
+                assert!(
+                    equal,
+                    "{field} of {} is {value}, the real one {expected}",
+                    golden.name
+                );
                 compared += 1;
             }
             assert!(compared > 40, "only {compared} fields were compared");

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use rialto_bridge::{Bridge, MtpPolicy};
+use rialto_bridge::{Bridge, Mesh, MtpPolicy};
 use rialto_checkpoint::store::{LocalStore, MemoryStore, MemoryTarget, Store, read_whole};
 use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
 use rialto_engine::{
-    Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
+    DtypeChoice, Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
 };
 use rialto_glm5::Glm5;
 use rialto_tensor::{Dtype, Shape};
@@ -56,6 +56,97 @@ pub(crate) fn options(mtp: MtpPolicy) -> Options {
     Options {
         mtp,
         ..Options::default()
+    }
+}
+
+/// A checkpoint that the real Megatron-Core saved, and how to import the same.
+pub(crate) struct Golden {
+    pub(crate) name: &'static str,
+    /// The Hugging Face directory that its weights come from.
+    pub(crate) source: &'static str,
+    pub(crate) mesh: Mesh,
+    pub(crate) mtp: MtpPolicy,
+}
+
+const fn golden(
+    name: &'static str,
+    source: &'static str,
+    sizes: [u64; 4],
+    mtp: MtpPolicy,
+) -> Golden {
+    let [tp, pp, ep, etp] = sizes;
+    Golden {
+        name,
+        source,
+        mesh: Mesh { tp, pp, ep, etp },
+        mtp,
+    }
+}
+
+/// Every golden of a model that ships in the tree: two releases without and one with encoded weights, six meshes.
+pub(crate) const GOLDENS: [Golden; 6] = [
+    golden(
+        "glm52-tiny-mtp-tp1",
+        "glm52-tiny",
+        [1, 1, 1, 1],
+        MtpPolicy::Keep,
+    ),
+    golden(
+        "glm52-tiny-tp1",
+        "glm52-tiny",
+        [1, 1, 1, 1],
+        MtpPolicy::Drop,
+    ),
+    golden(
+        "glm52-tiny-mtp-tp2pp2ep2",
+        "glm52-tiny",
+        [2, 2, 2, 1],
+        MtpPolicy::Keep,
+    ),
+    golden(
+        "glm52-tiny-mtp-tp2ep2etp2",
+        "glm52-tiny",
+        [2, 1, 2, 2],
+        MtpPolicy::Keep,
+    ),
+    golden(
+        "glm5-tiny-pp3ep2",
+        "glm5-tiny",
+        [1, 3, 2, 1],
+        MtpPolicy::Keep,
+    ),
+    golden(
+        "glm53-tiny-mtp-ep5",
+        "glm53-tiny",
+        [1, 1, 5, 1],
+        MtpPolicy::Keep,
+    ),
+];
+
+impl Golden {
+    /// The checkpoint's run directory.
+    pub(crate) fn run(&self) -> Arc<dyn Store> {
+        Arc::new(LocalStore::open(rialto_tests::megatron(self.name).join("ckpt")).unwrap())
+    }
+
+    pub(crate) fn manifest(&self) -> serde_json::Value {
+        let bytes = std::fs::read(rialto_tests::megatron(self.name).join("manifest.json")).unwrap();
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    /// Megatron narrows what is stored in F32, and so does this.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            mesh: self.mesh,
+            mtp: self.mtp,
+            dtype: DtypeChoice::Bf16,
+            ..Options::default()
+        }
+    }
+
+    /// Our import of the same weights in the same way.
+    pub(crate) fn imported(&self, family: &dyn Bridge) -> MemoryStore {
+        import(family, on_disk(self.source), &self.options()).unwrap()
     }
 }
 
