@@ -2,7 +2,7 @@
 # Judges a torch_dist checkpoint by loading it with the real PyTorch and Megatron-Core; `cargo xtask interop` runs it.
 """Strict checker for torch_dist (PyTorch DCP / Megatron-Core) checkpoints.
 
-  check_torch_dist.py CKPT_DIR EXPECTED [--mcore] [--subset] [--skip-bytes] [--max-report N]
+  check_torch_dist.py CKPT_DIR EXPECTED [--mcore] [--pages] [--subset] [--skip-bytes] [--max-report N]
 
 CKPT_DIR  directory with .metadata, or a Megatron root (then latest_checkpointed_iteration.txt picks iter_*).
 EXPECTED  a .safetensors file, a directory of them (with or without index), or a fixture directory
@@ -14,7 +14,7 @@ EXPECTED  a .safetensors file, a directory of them (with or without index), or a
 2. --mcore: the same through megatron.core.dist_checkpointing.load (1-rank gloo, RAISE/RETURN_ALL strictness).
 Compares name set, shape, dtype and bits. Exit 0 when everything matches, 1 otherwise, 2 on usage errors.
 """
-import argparse, hashlib, io, json, os, struct, sys, tempfile, time, traceback, warnings
+import argparse, hashlib, io, json, os, struct, sys, tempfile, time, traceback, warnings, zipfile
 
 warnings.filterwarnings("ignore")
 import torch
@@ -180,6 +180,26 @@ def check_storage(root, md, rep):
     return files
 
 
+def check_items(root, md, rep, pages):
+    """Every item is a zip whose records have the CRCs that it says; with `pages`, tensor data begins on a page of the file."""
+    for i, s in md.storage_data.items():
+        with open(os.path.join(root, s.relative_path), "rb") as h:
+            h.seek(s.offset)
+            item = h.read(s.length)
+        with zipfile.ZipFile(io.BytesIO(item)) as archive:
+            bad = archive.testzip()
+            if bad is not None:
+                rep.bad(f"items: {i.fqn} at {i.offset}: record {bad} has another CRC")
+            data = [r for r in archive.infolist() if r.filename.endswith("/data/0")]
+        if not pages or i.offset is None:
+            continue
+        head = item[data[0].header_offset:data[0].header_offset + 30]
+        start = s.offset + data[0].header_offset + 30 + sum(struct.unpack("<HH", head[26:30]))
+        if start % 4096:
+            rep.bad(f"items: {i.fqn} at {i.offset}: data begins at byte {start} of {s.relative_path}, not on a page")
+    print(f"items: {len(md.storage_data)} zip archives tested" + (", data on pages" if pages else ""))
+
+
 def norm(o):
     if isinstance(o, io.BytesIO):
         try:
@@ -218,6 +238,8 @@ def run_dcp(root, exp, rep, a):
     nb = sum(isinstance(v, BytesStorageMetadata) for v in md.state_dict_metadata.values())
     nc = check_layout(md, rep)
     files = check_storage(root, md, rep)
+    if not rep.n_bad:
+        check_items(root, md, rep, a.pages)
     print(f"metadata: {nt} tensors in {nc} chunks, {nb} byte items, {len(files)} data files, "
           f"version={getattr(md, 'version', None)!r}, planner_data={'yes' if md.planner_data else 'no'}, "
           f"extra attrs={sorted(set(md.__dict__) - {'state_dict_metadata', 'planner_data', 'storage_data', 'storage_meta', 'version'})}")
@@ -332,6 +354,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("ckpt"); p.add_argument("expected")
     p.add_argument("--mcore", action="store_true")
+    p.add_argument("--pages", action="store_true", help="tensor data must begin on multiples of 4096 in the files")
     p.add_argument("--subset", action="store_true", help="allow checkpoint tensors that EXPECTED does not name")
     p.add_argument("--skip-bytes", action="store_true", help="do not load byte items (loading them unpickles)")
     p.add_argument("--max-report", type=int, default=20)

@@ -36,7 +36,7 @@ class Collected(check_torch_dist.Report):
 # --- the three checks, on (run, fixture, exported, source) ---
 
 def by_torch_dist(run, fixture, exported, source, report):
-    arguments = argparse.Namespace(subset=False, skip_bytes=False)
+    arguments = argparse.Namespace(subset=False, skip_bytes=False, pages=True)
     expected = check_torch_dist.Expected(os.path.join(fixture, "expected.safetensors"))
     root = check_torch_dist.resolve(run)
     metadata = check_torch_dist.run_dcp(root, expected, report, arguments)
@@ -256,6 +256,8 @@ COMMON_STATE = [{"checkpoint_version": 3.0, "iteration": 0}]
 RUN_FAULTS = [
     # check, what the report must say, fault, how
     (by_torch_dist, "bits differ", "a bit of a weight", flip_weight),
+    (by_torch_dist, "another CRC", "a bit of a weight", flip_weight),
+    (by_torch_dist, "not on a page", "a tensor appended as PyTorch does", cut_in_two),
     (by_torch_dist, "expected tensor absent", "a tensor deleted", delete_entry(NORM)),
     (by_torch_dist, "unexpected tensor", "a tensor renamed", rename_tensor),
     (by_torch_dist, "dtype", "a dtype changed", change_dtype),

@@ -67,7 +67,11 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
             "--mtp".as_ref(),
             mtp.as_ref(),
         ])?;
-        check("check_torch_dist.py", &[&run, expected], &["--mcore"])?;
+        check(
+            "check_torch_dist.py",
+            &[&run, expected],
+            &["--mcore", "--pages"],
+        )?;
         check("check_import.py", &[&run, &fixture], &[])?;
         workspace.rialto(["export".as_ref(), run.as_os_str(), exported.as_os_str()])?;
         check("check_export.py", &[&exported, &source], flags)?;
