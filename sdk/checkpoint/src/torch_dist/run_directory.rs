@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rialto_tensor::Location;
 
+use super::ranks::rank_files;
 use super::{DESCRIPTION_FILE, METADATA_FILE};
 use crate::Error;
 use crate::store::{Store, Subdirectory, read_whole};
@@ -71,7 +72,8 @@ impl RunDirectory {
                     // A save that was cut short has data files and nothing else; opening it tells.
                     is_iteration |= file.name == METADATA_FILE
                         || file.name == DESCRIPTION_FILE
-                        || file.name.ends_with(".distcp");
+                        || file.name.ends_with(".distcp")
+                        || !rank_files([&file.name]).is_empty();
                 }
             }
         }
@@ -166,8 +168,10 @@ mod tests {
 
     #[test]
     fn an_iteration_directory_is_taken_as_it_is() {
-        let run = RunDirectory::resolve(store(&[(".metadata", "")])).unwrap();
-        assert_eq!(run.iteration, "run");
+        for file in [".metadata", "metadata.json", "__0_0.distcp", "__3.metadata"] {
+            let run = RunDirectory::resolve(store(&[(file, "")])).unwrap();
+            assert_eq!(run.iteration, "run", "{file}");
+        }
     }
 
     #[test]
