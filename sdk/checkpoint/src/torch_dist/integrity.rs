@@ -156,6 +156,8 @@ mod tests {
     const OF_NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     /// The SHA-256 of a million times the letter a, from the same.
     const OF_A_MILLION: &str = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
+    /// The SHA-256 of 2 MiB and five bytes of the letter a, from Python's hashlib.
+    const OF_BLOCKS: &str = "f077ad66a499663ea49bdb0067bb7d51745c75a651e17c458435756986bbc523";
 
     fn parse(text: &str) -> Result<Integrity, Error> {
         Integrity::parse(text.as_bytes(), &Location::file("ckpt/integrity.json"))
@@ -175,10 +177,12 @@ mod tests {
         store.insert("empty", []).unwrap();
         store.insert("a", vec![b'a'; 1_000_000]).unwrap();
         store.insert("long", vec![b'a'; (2 << 20) + 5]).unwrap();
+        store.insert("other", vec![b'b'; 5]).unwrap();
         let integrity = listing(&[
             ("empty", OF_NOTHING),
             ("a", &OF_A_MILLION.to_uppercase()),
-            ("long", OF_NOTHING),
+            ("long", OF_BLOCKS),
+            ("other", OF_NOTHING),
         ]);
         assert_eq!(integrity.files().next(), Some(("a", OF_A_MILLION)));
         let mut blocks = Vec::new();
@@ -188,8 +192,10 @@ mod tests {
         };
         integrity.verify(&store, "empty", &mut progress).unwrap();
         integrity.verify(&store, "a", &mut progress).unwrap();
-        let error = integrity.verify(&store, "long", &mut progress).unwrap_err();
-        assert_eq!(blocks, [1_000_000, 1 << 20, 1 << 20, 5]);
+        integrity.verify(&store, "long", &mut progress).unwrap();
+        let result = integrity.verify(&store, "other", &mut progress);
+        let error = result.unwrap_err();
+        assert_eq!(blocks, [1_000_000, 1 << 20, 1 << 20, 5, 5]);
         let Error::Digest {
             expected, found, ..
         } = &error
@@ -198,7 +204,7 @@ mod tests {
         };
         assert_eq!((expected.as_str(), found.len()), (OF_NOTHING, 64));
         let message = error.to_string();
-        for part in ["ckpt/long", OF_NOTHING, found] {
+        for part in ["ckpt/other", OF_NOTHING, found] {
             assert!(message.contains(part), "{message}");
         }
     }

@@ -190,6 +190,12 @@ fn a_place_outside_the_directory_is_refused() {
 #[test]
 fn numbers_beyond_63_bits_are_refused() {
     let mut metadata = sample();
+    metadata.tensors.get_mut("w").unwrap().chunks[0].len = 1 << 63;
+    assert!(matches!(
+        decode(&metadata.encode()),
+        Err(Error::MetadataMalformed { .. })
+    ));
+    let mut metadata = sample();
     metadata.objects.get_mut("o/shard_0_1").unwrap().offset = 1 << 63;
     assert!(matches!(
         decode(&metadata.encode()),
