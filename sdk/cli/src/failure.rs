@@ -109,7 +109,7 @@ mod tests {
         let text = std::fs::read_to_string(file).expect("docs/errors.md is there");
         let rows = text.lines().filter(|line| line.starts_with("| `cli/"));
         let rows: Vec<&str> = rows.collect();
-        let kinds = [WRONG_USAGE, STDOUT, INTERNAL];
+        let kinds = [WRONG_USAGE, STDOUT, DIFFERS, INTERNAL];
         assert_eq!(rows.len(), kinds.len());
         for (row, (slug, code)) in rows.iter().zip(kinds) {
             assert!(row.starts_with(&format!("| `{slug}` | {code} |")), "{row}");
