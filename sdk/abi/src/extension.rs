@@ -13,9 +13,10 @@ pub const DEQUANTIZE: &str = "dequantize/1";
 #[repr(C)]
 #[derive(Clone, Copy, StableAbi)]
 pub struct DequantizeTable {
-    /// Decodes one tensor: instance, codec name, stored tensor, companions in the order of the codec's list, output.
+    /// Decodes one tensor, or whole blocks of one: instance, codec name, stored elements, the companions of those blocks in
+    /// the order of the codec's list, output.
     ///
-    /// The output is dense and row-major, of the stored tensor's shape and the codec's decoded dtype; its length is the
+    /// The output is dense and row-major, of the stored elements' shape and the codec's decoded dtype; its length is the
     /// caller's claim and is checked by the callee. All views are valid until the call returns. May be called from any
     /// thread and by several threads at once.
     pub dequantize: unsafe extern "C" fn(

@@ -107,7 +107,8 @@ pub trait Dequantizer {
         Ok(Vec::new())
     }
 
-    /// Decodes one tensor into `out`, dense and row-major, of the stored tensor's shape and the codec's decoded dtype.
+    /// Decodes one tensor, or a rectangle of whole blocks of one, into `out`: dense and row-major, of the shape of the stored
+    /// elements and the codec's decoded dtype.
     ///
     /// Errors: [`Error::UnknownCodec`], [`Error::Codec`] if the companions do not fit the tensor.
     fn dequantize(&self, encoded: &EncodedTensor<'_>, out: &mut [u8]) -> Result<(), Error> {
