@@ -61,12 +61,18 @@ fn derive(config: &Value) -> (Count, Count) {
     };
     let mut main = Count::default();
     main.add(3, 3, 2 * v * h + h);
-    let kinds = config["indexer_types"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .zip(config["mlp_layer_types"].as_array().unwrap());
-    for (indexer_kind, mlp_kind) in kinds {
+    // GLM-5 and 5.1 say neither: every layer has an indexer, and the first few are dense.
+    for layer in 0..n("num_hidden_layers") as usize {
+        let indexer_kind = config["indexer_types"]
+            .get(layer)
+            .map_or("full", |kind| kind.as_str().unwrap());
+        let is_dense =
+            (layer as u64) < config["first_k_dense_replace"].as_u64().unwrap_or_default();
+        let mlp_kind = config["mlp_layer_types"]
+            .get(layer)
+            .map_or(if is_dense { "dense" } else { "sparse" }, |kind| {
+                kind.as_str().unwrap()
+            });
         attention(&mut main);
         if indexer_kind == "full" {
             indexer(&mut main);
@@ -123,10 +129,41 @@ fn the_second_path_gives_the_published_totals() {
     assert_eq!(main.elements + mtp.elements, 753_329_940_480);
 }
 
+/// Two matrices more are encoded in FP8 for each full indexer, and none of the norms, routers, embeddings and heads.
+#[test]
+fn the_published_totals_of_the_other_releases() {
+    for name in ["glm-5", "glm-5.1"] {
+        let (main, mtp) = derive(&config(&format!("configs/{name}")));
+        assert_eq!(
+            (main.tensors, main.params, mtp.tensors),
+            (59_079, 1_551, 791),
+            "{name}"
+        );
+        assert_eq!(main.elements + mtp.elements, 753_864_139_008, "{name}");
+    }
+    for name in ["glm-5.2-fp8", "glm-5.3"] {
+        let glm_52 = derive(&config("configs/glm-5.2"));
+        assert_eq!(
+            derive(&config(&format!("configs/{name}"))),
+            glm_52,
+            "{name}"
+        );
+    }
+}
+
 #[test]
 fn the_plan_of_a_config_counts_what_the_second_path_derives() {
     both_ways(|family| {
-        for name in ["configs/glm-5.2", "glm52-tiny"] {
+        for name in [
+            "configs/glm-5",
+            "configs/glm-5.1",
+            "configs/glm-5.2",
+            "configs/glm-5.2-fp8",
+            "configs/glm-5.3",
+            "glm5-tiny",
+            "glm52-tiny",
+            "glm53-tiny",
+        ] {
             let (main, mtp) = derive(&config(name));
             let config_only = rialto_checkpoint::store::MemoryStore::new(name);
             config_only
