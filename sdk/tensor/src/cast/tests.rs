@@ -126,6 +126,7 @@ fn found(from: Dtype, to: Dtype, bits: impl Iterator<Item = u64>) -> Vec<u64> {
     cast(from, to, &source, &mut target).unwrap();
     assert_eq!(target[0], 0x5a, "what was there stays");
     let width = to.size_bytes() as usize;
+    assert_eq!(target.len() % width, 1 % width, "no part of an element");
     let elements = target[1..].chunks_exact(width).map(|element| {
         let mut bytes = [0; 8];
         bytes[..width].copy_from_slice(element);

@@ -201,6 +201,11 @@ fn what_does_not_fit_together_is_refused_by_name() {
             "a tensor of shape [2, 130, 4] in blocks of [128, 128] needs scales of shape [2, 2, 1], found [2, 1]",
         ),
         (
+            refusal((Q, &[130, 257]), (S, &[3, 2]), b, 66820),
+            "tensor/scale-shape",
+            "a tensor of shape [130, 257] in blocks of [128, 128] needs scales of shape [2, 3], found [3, 2]",
+        ),
+        (
             refusal((Q, &[4]), (S, &[1]), b, 8),
             "tensor/block-rank",
             "a tensor in blocks needs two axes or more, found shape [4]",
