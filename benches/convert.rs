@@ -4,6 +4,7 @@
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
 
 mod contenders;
+mod random;
 mod synthetic;
 
 use std::fs;

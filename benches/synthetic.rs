@@ -18,6 +18,8 @@ use rialto_tensor::Dtype;
 use safetensors::tensor::{TensorView, serialize_to_file};
 use serde_json::{Map, Value, json};
 
+use crate::random::Random;
+
 /// The fixtures of the test suites.
 pub(crate) const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures");
 
@@ -148,29 +150,7 @@ fn view<'a>(tensor: &'a StoredTensor, bytes: &'a [u8]) -> Result<(&'a str, Tenso
     ))
 }
 
-/// SplitMix64, and the sum of the four 16-bit parts of a number for a normal one (Irwin-Hall).
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Mean 0, standard deviation 1, never 0: the sum is whole, and its mean is moved by one half.
-    fn normal(&mut self) -> f32 {
-        const MEAN: f32 = 131_070.5;
-        // Four uniform parts of 16 bits: sqrt(4 / 12) * 2^16.
-        const DEVIATION: f32 = 37_837.23;
-        let number = self.next();
-        let sum: u32 = (0..4)
-            .map(|part| (number >> (16 * part)) as u32 & 0xffff)
-            .sum();
-        (sum as f32 - MEAN) / DEVIATION
-    }
-
     fn tensor(&mut self, tensor: &StoredTensor) -> Result<Vec<u8>> {
         let mean = if tensor.name.ends_with("norm.weight") {
             1.0
