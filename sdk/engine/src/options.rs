@@ -18,7 +18,8 @@ pub enum DtypeChoice {
 impl DtypeChoice {
     /// The dtype to write for a param of this rule whose values are read as `stored`.
     ///
-    /// A dtype from which no cast is defined is kept only by [`DtypeChoice::Keep`]; else the cast's error is returned.
+    /// A dtype from which no cast is defined is kept only by [`DtypeChoice::Keep`]; else the cast's error is returned. So is it
+    /// for codes of FP8 that no codec decodes: without their scales they would become other weights.
     pub(crate) fn target(
         self,
         stored: Dtype,
@@ -26,7 +27,8 @@ impl DtypeChoice {
     ) -> Result<Dtype, rialto_tensor::Error> {
         match self {
             DtypeChoice::Bf16 if !rule.dtype.is_pinned => {
-                match cast::is_defined(stored, Dtype::Bf16) {
+                let is_code = matches!(stored, Dtype::F8E4m3 | Dtype::F8E5m2 | Dtype::F8E8m0);
+                match !is_code && cast::is_defined(stored, Dtype::Bf16) {
                     true => Ok(Dtype::Bf16),
                     false => Err(rialto_tensor::Error::NoCast {
                         from: stored,
@@ -101,5 +103,35 @@ impl Default for ExportOptions {
             forms: Vec::new(),
             ignore: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rialto_bridge::DtypeRule;
+
+    use super::*;
+
+    #[test]
+    fn codes_without_their_scales_are_never_cast() {
+        let rule = |dtype| RuleInfo {
+            name: "w".to_owned(),
+            group: "test".to_owned(),
+            dtype,
+            skip: None,
+        };
+        let any = rule(DtypeRule::any_of(Dtype::ALL));
+        for &stored in Dtype::ALL {
+            let is_float = matches!(stored, Dtype::Bf16 | Dtype::F16 | Dtype::F32 | Dtype::F64);
+            let narrowed = DtypeChoice::Bf16.target(stored, &any);
+            assert_eq!(narrowed == Ok(Dtype::Bf16), is_float, "{stored}");
+            assert_eq!(narrowed.is_err(), !is_float, "{stored}");
+            assert_eq!(DtypeChoice::Keep.target(stored, &any), Ok(stored));
+        }
+        let pinned = rule(DtypeRule::pinned(Dtype::F32));
+        assert_eq!(
+            DtypeChoice::Bf16.target(Dtype::F32, &pinned),
+            Ok(Dtype::F32)
+        );
     }
 }
