@@ -324,6 +324,36 @@ fn fc_33_a_cut_data_file_names_its_sizes_and_the_first_tensor_whose_bytes_are_mi
 }
 
 #[test]
+fn fc_33_the_first_item_that_a_cut_reaches_is_named_and_the_last_one_says_what_is_needed() {
+    let store = sample();
+    let first = store.bytes("__0_0.distcp").unwrap();
+    let second = store.bytes("__0_2.distcp").unwrap();
+    let both = [first.clone(), second].concat();
+    change(&store, |metadata| {
+        let object = metadata
+            .objects
+            .get_mut("w._extra_state/shard_0_1")
+            .unwrap();
+        object.file = "__0_0.distcp".to_owned();
+        object.offset = first.len() as u64;
+    });
+    for (len, affected) in [
+        (both.len() - 1, "w._extra_state/shard_0_1"),
+        (first.len(), "w._extra_state/shard_0_1"),
+        (first.len() - 1, "w"),
+    ] {
+        store.insert("__0_0.distcp", &both[..len]).unwrap();
+        let Err(Error::DataFiles { faults, .. }) = open(&store) else {
+            panic!()
+        };
+        assert_eq!(
+            (faults[0].item.as_str(), faults[0].needed),
+            (affected, both.len() as u64)
+        );
+    }
+}
+
+#[test]
 fn fc_40_reading_a_directory_changes_nothing_in_it() {
     use std::os::unix::fs::PermissionsExt;
 
