@@ -15,8 +15,13 @@ use crate::store::Source;
 const MAX_DEPTH: usize = 64;
 /// How many values an object may hold, counted as if nothing were shared.
 const MAX_VALUES: u64 = 1 << 20;
+/// Nor may it hold many more than its pickle has bytes: a value that is not shared takes one at least. This many are left
+/// for sharing, by which a hundred bytes would otherwise become a million values.
+const SHARED_VALUES: u64 = 1 << 16;
 /// How many bytes of text and tensors are read into an object; tensors beyond stay opaque.
 const MAX_BYTES: u64 = 64 << 20;
+/// And for the same reason, how many more than its item has.
+const SHARED_BYTES: u64 = 16 << 20;
 
 /// The part of Python that checkpoints need; everything else is opaque and never executed.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,7 +175,9 @@ pub fn read_object(
         archive: &archive,
         pickle: &pickle,
         values: 0,
+        max_values: MAX_VALUES.min(SHARED_VALUES + bytes.len() as u64),
         bytes: 0,
+        max_bytes: MAX_BYTES.min(item.len().saturating_add(SHARED_BYTES)),
     };
     decoder.decode(pickle.root(), 0)
 }
@@ -182,14 +189,16 @@ struct Decoder<'d, 'a> {
     pickle: &'d Pickle<'a>,
     big_endian: bool,
     values: u64,
+    max_values: u64,
     bytes: u64,
+    max_bytes: u64,
 }
 
 impl<'a> Decoder<'_, 'a> {
     fn decode(&mut self, value: Value<'a>, depth: usize) -> Result<Object, Error> {
         self.values += 1;
-        if self.values > MAX_VALUES {
-            return Err(self.limit("values in an object", MAX_VALUES));
+        if self.values > self.max_values {
+            return Err(self.limit("values in an object", self.max_values));
         }
         if depth > MAX_DEPTH {
             return Err(self.limit("nested containers", MAX_DEPTH as u64));
@@ -284,7 +293,7 @@ impl<'a> Decoder<'_, 'a> {
         } else {
             stored.data.len()
         });
-        if self.bytes.saturating_add(span) > MAX_BYTES {
+        if self.bytes.saturating_add(span) > self.max_bytes {
             return Ok(Object::Opaque(format!("tensor of {len} bytes")));
         }
         self.bytes += span;
@@ -335,8 +344,8 @@ impl<'a> Decoder<'_, 'a> {
 
     fn count(&mut self, len: usize) -> Result<(), Error> {
         self.bytes = self.bytes.saturating_add(len as u64);
-        if self.bytes > MAX_BYTES {
-            return Err(self.limit("bytes in an object", MAX_BYTES));
+        if self.bytes > self.max_bytes {
+            return Err(self.limit("bytes in an object", self.max_bytes));
         }
         Ok(())
     }

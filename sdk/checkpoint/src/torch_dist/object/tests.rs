@@ -213,6 +213,37 @@ fn text_shared_many_times_is_not_copied_without_end() {
 }
 
 #[test]
+fn sharing_makes_an_object_little_larger_than_its_pickle() {
+    let limit_of = |pickle: &[u8]| match read_pickle(pickle) {
+        Err(Error::PickleLimit { limit, .. }) => limit,
+        other => panic!("{other:?}"),
+    };
+    // Six lists, each holding the one before ten times: a million values in 180 bytes.
+    let mut values = b"\x80\x02(]q\x00".to_vec();
+    for _ in 0..6 {
+        values.extend(b"](");
+        values.extend([b'h', 0].repeat(10));
+        values.extend(b"eq\x00");
+    }
+    values.extend(b"1h\x00.");
+    assert_eq!(limit_of(&values), SHARED_VALUES + values.len() as u64);
+
+    // A text of a thousand bytes, twenty thousand times: 20 MB in 40 kB.
+    let mut text = b"\x80\x02(X\xe8\x03\x00\x00".to_vec();
+    text.extend([b'a'; 1000]);
+    text.extend(b"q\x00");
+    text.extend([b'h', 0].repeat(20_000));
+    text.extend(b"t.");
+    assert!(limit_of(&text) < SHARED_BYTES + 50_000);
+
+    // What is not shared is read however much there is.
+    let mut long = b"\x80\x02(".to_vec();
+    long.resize(200_000, b'N');
+    long.extend(b"t.");
+    assert!(matches!(read_pickle(&long), Ok(Object::Tuple(_))));
+}
+
+#[test]
 fn a_tensor_that_claims_more_than_it_has_stays_opaque() {
     let mut pickle = PickleWriter::new();
     pickle.global("torch._utils", "_rebuild_tensor_v2");
