@@ -293,7 +293,9 @@ impl<'a> Decoder<'_, 'a> {
         } else {
             stored.data.len()
         });
-        if self.bytes.saturating_add(span) > self.max_bytes {
+        // Elements that are stored once and repeated would be written out here, by a few bytes of the file for each megabyte.
+        let is_repeated = len > stored.data.len();
+        if is_repeated || self.bytes.saturating_add(span) > self.max_bytes {
             return Ok(Object::Opaque(format!("tensor of {len} bytes")));
         }
         self.bytes += span;
