@@ -422,9 +422,11 @@ impl<'a> Machine<'a, '_> {
     }
 
     fn put(&mut self, index: usize) -> Result<(), Error> {
-        // Every entry costs its pickle a byte at least, so an index beyond the bytes was never reached by counting.
-        if index >= self.bytes.len() {
-            return Err(self.limit("memo entries", self.bytes.len() as u64));
+        // Every entry costs its pickle a byte at least, so an index beyond the bytes was never reached by counting. An
+        // entry takes nearly the memory of a node, and has the same limit.
+        let limit = self.limits.nodes.min(self.bytes.len() as u64);
+        if index as u64 >= limit {
+            return Err(self.limit("memo entries", limit));
         }
         let value = self.top()?;
         if index >= self.memo.len() {

@@ -197,6 +197,24 @@ fn the_number_of_nodes_is_bounded() {
 }
 
 #[test]
+fn the_memo_is_bounded_as_nodes_are() {
+    let limits = Limits {
+        nodes: 3,
+        ..Limits::ITEM
+    };
+    // Entries by number, entries by counting: each takes two dozen bytes of memory for one or two of the pickle.
+    for (bytes, is_read) in [
+        (&b"Nq\x02q\x02."[..], true),
+        (b"Nq\x03q\x03.", false),
+        (b"N\x94\x94\x94.", true),
+        (b"N\x94\x94\x94\x94.", false),
+    ] {
+        let result = Pickle::read(bytes, limits, &origin());
+        assert_eq!(result.is_ok(), is_read, "{bytes:?}: {result:?}");
+    }
+}
+
+#[test]
 fn lengths_beyond_the_pickle_are_truncations() {
     for bytes in [
         &b"X\xff\xff\xff\xffa."[..],
