@@ -158,8 +158,8 @@ impl RawConfig {
                 serde_json::from_str(&text).expect("an edited object parses");
             let at = entries.0.iter().position(|(key, _)| key == edit.key());
             match (edit, at) {
-                (ConfigEdit::Set { key, value }, Some(_))
-                    if self.values.get(key) == Some(value) => {}
+                // What stands there now, which an edit before this one may have put there.
+                (ConfigEdit::Set { value, .. }, Some(at)) if entries.is_value(at, value) => {}
                 (ConfigEdit::Set { value, .. }, Some(at)) => {
                     text.replace_range(entries.value_range(&text, at), &value.to_string());
                 }
@@ -202,6 +202,11 @@ fn with_new_key(text: &str, is_empty: bool, key: &str, value: &str) -> String {
 struct Entries<'a>(Vec<(String, &'a RawValue)>);
 
 impl Entries<'_> {
+    /// Whether the value of an entry is this one, however it is spelled.
+    fn is_value(&self, at: usize, value: &Value) -> bool {
+        serde_json::from_str(self.0[at].1.get()).is_ok_and(|found: Value| found == *value)
+    }
+
     /// Where the value of an entry stands in the text it was read from.
     fn value_range(&self, text: &str, at: usize) -> Range<usize> {
         let raw = self.0[at].1.get();
@@ -305,6 +310,15 @@ mod tests {
             ]),
             TEXT
         );
+    }
+
+    #[test]
+    fn the_last_of_several_edits_of_a_key_holds() {
+        let config = RawConfig::parse(TEXT.as_bytes()).unwrap();
+        let there_and_back = [edit("mtp", json!(0)), edit("mtp", json!(1))];
+        assert_eq!(config.edited(&there_and_back), TEXT);
+        let new = [edit("new", json!(0)), edit("new", json!(1))];
+        assert_eq!(config.edited(&new), config.edited(&new[1..]));
     }
 
     #[test]
