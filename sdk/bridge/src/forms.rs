@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::template::Template;
-use crate::weight_map::combinations;
+use crate::weight_map::{check_spelling, combinations};
 use crate::{Error, Form, MapRule, Part, Rule, WeightMap};
 
 /// For every rule of a map, the spelling of its tensors and that of its param: the rule's own, or one of its forms.
@@ -26,7 +26,9 @@ impl Forms {
         }
     }
 
-    /// With the spellings in which these tensors are there. Errors: [`Error::Template`].
+    /// With the spellings in which these tensors are there.
+    ///
+    /// Errors: [`Error::Template`], [`Error::Unsupported`] for a map beyond any model's.
     pub fn of_tensors(mut self, map: &WeightMap, names: &HashSet<&str>) -> Result<Forms, Error> {
         for (chosen, Rule::Map(rule)) in self.tensors.iter_mut().zip(&map.rules) {
             if !rule.tensor_forms.is_empty() {
@@ -37,7 +39,7 @@ impl Forms {
         Ok(self)
     }
 
-    /// With the spellings in which these params are there. Errors: [`Error::Template`].
+    /// With the spellings in which these params are there. Errors: as above.
     pub fn of_params(mut self, map: &WeightMap, names: &HashSet<&str>) -> Result<Forms, Error> {
         for (chosen, Rule::Map(rule)) in self.params.iter_mut().zip(&map.rules) {
             if !rule.param_forms.is_empty() {
@@ -137,6 +139,7 @@ struct Spelling {
 
 impl Spelling {
     fn of_parts(rule: &MapRule, parts: &[Part], names: &HashSet<&str>) -> Result<Spelling, Error> {
+        check_spelling(rule, parts)?;
         let mut spelling = Spelling { there: 0, all: 0 };
         for part in parts {
             let template = Template::parse(&part.tensor)?;
@@ -150,6 +153,7 @@ impl Spelling {
     }
 
     fn of_param(rule: &MapRule, names: &HashSet<&str>) -> Result<Spelling, Error> {
+        check_spelling(rule, &[])?;
         let mut spelling = Spelling { there: 0, all: 0 };
         let template = Template::parse(&rule.param)?;
         for bindings in combinations(&rule.scope, &[]) {

@@ -627,6 +627,58 @@ fn a_map_crosses_as_json_and_an_unknown_rule_kind_is_named() {
 }
 
 #[test]
+fn an_index_without_values_is_no_work_however_many_the_others_have() {
+    // A billion combinations of the other indices, of which none is a piece.
+    let thousand = || (0..1000).collect::<Vec<u64>>();
+    let scope = Scope::new().index("i", thousand()).index("j", thousand());
+    let scope = scope.index("k", thousand()).index("l", []);
+    let map = WeightMap::new([rule("w{i}.{j}.{k}.{l}", &[1]).over(scope.clone())]);
+    assert!(map.resolve().unwrap().params().is_empty());
+    let part = Part::new("t{i}.{j}.{k}.{l}", [1]).over(scope);
+    let map = WeightMap::new([rule("w", &[0]).part(part)]);
+    assert!(map.resolve().unwrap().pieces().is_empty());
+}
+
+#[test]
+fn combinations_run_through_the_last_index_first() {
+    let scope = Scope::new().index("i", [7, 8]).index("j", [1, 2, 3]);
+    let found: Vec<Vec<u64>> = combinations(&scope, &[("o", 5)])
+        .map(|bindings| bindings.into_iter().map(|(_, value)| value).collect())
+        .collect();
+    let expected = [
+        [5, 7, 1],
+        [5, 7, 2],
+        [5, 7, 3],
+        [5, 8, 1],
+        [5, 8, 2],
+        [5, 8, 3],
+    ];
+    assert_eq!(found, expected);
+    let no_index = Scope::new();
+    let once: Vec<_> = combinations(&no_index, &[("o", 5)]).collect();
+    assert_eq!(once, [[("o", 5)]]);
+}
+
+#[test]
+fn a_rule_beyond_any_model_is_refused() {
+    let deep = (0..17).fold(Scope::new(), |scope, _| scope.index("i", [0]));
+    let long = "w".repeat(5000);
+    let part = |part: Part| rule("w", &[1]).part(part);
+    for rule in [
+        rule("w", &[1; 65]),
+        rule(&long, &[1]),
+        rule("w", &[1]).over(deep.clone()),
+        part(Part::new("t", [1; 65])),
+        part(Part::new(&long, [1])),
+        part(Part::new("t", [1]).at([&long])),
+        part(Part::new("t", [1]).over(deep)),
+    ] {
+        let error = WeightMap::new([rule]).resolve().unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_map_beyond_the_limit_is_refused_before_it_expands() {
     let part = Part::new("e.{e}", [5]).over(Scope::new().index("e", 0..2000));
     let part = part.at(["e", "0"]);
@@ -638,6 +690,16 @@ fn a_map_beyond_the_limit_is_refused_before_it_expands() {
         error.to_string().contains("found 4000000 pieces"),
         "{error}"
     );
+    // Nor are the names of a spelling made to see which of them are there.
+    let thousands = || Scope::new().index("e", 0..2000).index("f", 0..2000);
+    let part = |name: &str| Part::new(name, [5]).over(thousands());
+    let spelled = rule("w", &[5]).tensors_also(Form::new("other", [part("t{e}.{f}")]));
+    let spelled = spelled.params_also(Form::new("other", [part("p{e}.{f}")]));
+    let spelled = WeightMap::new([spelled]);
+    let forms = || Forms::own(&spelled);
+    let names = HashSet::new();
+    assert!(forms().of_tensors(&spelled, &names).is_err());
+    assert!(forms().of_params(&spelled, &names).is_err());
     // Objects count by an extent, of which nothing in the rule is as long.
     let state = ModuleState {
         module: "m".to_owned(),
