@@ -9,6 +9,7 @@
 //! | [`suite`] | the tests |
 //! | [`interop`] | our output in front of the real PyTorch and Megatron-Core |
 //! | [`compare`] | two Hugging Face directories, byte for byte |
+//! | [`fuzz`] | the parsers in front of what nobody would write |
 //! | `fixtures` | a test that the fixtures are those of `ORIGIN.md` |
 //! | [`workspace`] | where things are, and commands that are shown before they run |
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ mod compare;
 mod demo;
 #[cfg(test)]
 mod fixtures;
+mod fuzz;
 mod interop;
 mod suite;
 mod workspace;
@@ -51,6 +53,11 @@ enum Command {
     /// The environment is made in target/interop from tests/interop/requirements.txt and kept until that file changes.
     /// RIALTO_INTEROP_PYTHON names an interpreter that already has these packages; then none is made.
     Interop,
+    /// Fuzz the parsers: docs/fuzzing.md says what each target checks.
+    ///
+    /// Without a name all targets run, two at a time. Needs a C++ compiler. Everything is kept in target/fuzz; an input that
+    /// a target fails on is named at the end.
+    Fuzz(fuzz::FuzzArguments),
 }
 
 fn main() -> ExitCode {
@@ -65,9 +72,10 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
     let workspace = Workspace::find()?;
-    match cli.command {
+    match &cli.command {
         Command::Demo => demo::run(&workspace),
         Command::Test => suite::run(&workspace),
         Command::Interop => interop::run(&workspace),
+        Command::Fuzz(arguments) => fuzz::run(&workspace, arguments),
     }
 }

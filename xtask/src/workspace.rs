@@ -72,9 +72,14 @@ impl Workspace {
 
     /// Runs cargo.
     pub(crate) fn cargo<const N: usize>(&self, arguments: [&str; N]) -> Result<()> {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut command = self.cargo_command();
         command.args(arguments);
         self.run("cargo", &mut command)
+    }
+
+    /// Cargo itself, yet without arguments.
+    pub(crate) fn cargo_command(&self) -> Command {
+        Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
     }
 
     /// Runs rialto, which finds the plugin in its own folder.
