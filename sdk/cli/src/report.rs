@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rialto_engine::{Direction, DtypeChoice, Side, Summary};
+use rialto_engine::{ChunkChoice, Direction, DtypeChoice, Side, Summary};
 use serde::Serialize;
 
 use crate::output::{Report, bytes, count, table};
@@ -59,8 +59,12 @@ fn lines(summary: &Summary) -> Vec<String> {
         DtypeChoice::Keep => "as stored",
         DtypeChoice::Bf16 => "bf16",
     };
+    let chunks = match summary.chunks {
+        Some(ChunkChoice::Whole) => ", one chunk a param",
+        _ => "",
+    };
     match &summary.mesh {
-        Some(mesh) => lines.push(format!("mesh {mesh}, dtype {dtype}")),
+        Some(mesh) => lines.push(format!("mesh {mesh}, dtype {dtype}{chunks}")),
         None => lines.push(format!("dtype {dtype}")),
     }
     lines.push(String::new());

@@ -255,6 +255,7 @@ impl ExportPlan {
             reason,
             architecture: spec.architecture.clone(),
             mesh: None,
+            chunks: None,
             dtype: options.dtype,
             layers: spec.dims.layers,
             mtp_layers: spec.dims.mtp_layers,

@@ -520,6 +520,7 @@ fn empty_summary(spec: &ModelSpec, reason: String, options: &Options) -> Summary
         reason,
         architecture: spec.architecture.clone(),
         mesh: Some(options.mesh),
+        chunks: Some(options.chunks),
         dtype: options.dtype,
         layers: spec.dims.layers,
         mtp_layers: spec.dims.mtp_layers,

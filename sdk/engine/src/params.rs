@@ -1,10 +1,12 @@
 //! The params of a Megatron checkpoint as values, whatever keys and chunks they are stored in.
 
+use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rialto_bridge::binding::FoundParams;
 use rialto_bridge::{Mapping, StoredTensor};
-use rialto_checkpoint::torch_dist::TorchDistCheckpoint;
+use rialto_checkpoint::torch_dist::{Chunk, TorchDistCheckpoint};
 use rialto_tensor::{Dtype, Region};
 
 use crate::array::{Array, Bytes, Extent, Handle};
@@ -19,6 +21,8 @@ pub(crate) struct Params {
     keys: Vec<Range<usize>>,
     dtypes: Vec<Dtype>,
     inventory: Vec<StoredTensor>,
+    /// Files and offsets of the chunks whose checksums have been compared: a chunk is read for many tensors, compared once.
+    compared: Mutex<HashSet<(String, u64)>>,
 }
 
 /// What a checkpoint holds of weights, in the words of the mapping, and a line on what else it holds.
@@ -91,6 +95,7 @@ impl Params {
             keys,
             dtypes: found.param_dtypes,
             inventory,
+            compared: Mutex::default(),
         }
     }
 
@@ -146,8 +151,9 @@ impl Params {
                 let located = checkpoint.locate(&stored.name, chunk)?;
                 let source = checkpoint.source(&chunk.file)?;
                 // The bytes are read again right after, from the page cache: a chunk is a matrix, not a checkpoint.
-                if verifies {
+                if verifies && !self.is_compared(chunk) {
                     located.verify(source.as_ref(), &stored.name)?;
+                    self.compared().insert((chunk.file.clone(), chunk.offset));
                 }
                 let bytes = match located.dense_bytes() {
                     Some(range) => Bytes::File {
@@ -166,6 +172,18 @@ impl Params {
             dtype: self.dtypes[param],
             extents,
         })
+    }
+}
+
+impl Params {
+    fn is_compared(&self, chunk: &Chunk) -> bool {
+        let place = (chunk.file.clone(), chunk.offset);
+        self.compared().contains(&place)
+    }
+
+    /// Whoever panicked with the lock left a set of what had been compared by then.
+    fn compared(&self) -> MutexGuard<'_, HashSet<(String, u64)>> {
+        self.compared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,7 +6,7 @@ use rialto_bridge::{Mapping, Mesh, ModelSpec, Stage};
 use rialto_tensor::Dtype;
 use serde::Serialize;
 
-use crate::{DtypeChoice, Error};
+use crate::{ChunkChoice, DtypeChoice, Error};
 
 /// Which way a conversion goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -95,6 +95,8 @@ pub struct Summary {
     pub architecture: String,
     /// The mesh whose chunks are written; absent for an export.
     pub mesh: Option<Mesh>,
+    /// The chunks that are written; absent for an export.
+    pub chunks: Option<ChunkChoice>,
     /// Dtype of the weights written.
     pub dtype: DtypeChoice,
     /// Layers without multi-token prediction.
