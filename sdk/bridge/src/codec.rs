@@ -192,7 +192,7 @@ mod tests {
                 let block = if block[axis] == 0 { extent } else { block[axis] };
                 let end = whole.offsets()[axis] + whole.sizes()[axis];
                 prop_assert_eq!(whole.offsets()[axis], part.offsets()[axis] * block);
-                prop_assert!(end == extent || end % block == 0);
+                prop_assert!(end == extent || end.is_multiple_of(block));
             }
         }
     }

@@ -72,12 +72,15 @@ fn read_config(path: &Path) -> Result<RawConfig, Failure> {
     Ok(source_config(places::open(path)?.as_ref())?)
 }
 
+/// The family of a side and the config it goes by, if there is one.
+type Described<'a> = Option<(Arc<dyn Bridge>, &'a RawConfig)>;
+
 /// The family of a side, if it has a config.
 fn family<'a>(
     config: Option<&'a RawConfig>,
     common: &Common,
     output: &Output,
-) -> Result<Option<(Arc<dyn Bridge>, &'a RawConfig)>, Failure> {
+) -> Result<Described<'a>, Failure> {
     let claimed = config.map(|config| Ok((families::claim(common, config, output)?, config)));
     claimed.transpose()
 }

@@ -243,7 +243,7 @@ fn number_after(name: &str, component: &str) -> Option<u64> {
 /// A name without what stands before the last number, and without its ending: `gate_proj`, `self_attn.o_proj`.
 fn matrix(name: &str) -> &str {
     let is_number = |component: &&str| component.parse::<u64>().is_ok();
-    let after = match name.split('.').filter(is_number).next_back() {
+    let after = match name.split('.').rfind(is_number) {
         Some(number) => name
             .rsplit_once(&format!(".{number}."))
             .map_or(name, |(_, after)| after),
