@@ -80,10 +80,19 @@ impl Region {
                 })
     }
 
+    /// Whether an element is in both; the ranks must be equal.
+    fn meets(&self, other: &Region) -> bool {
+        self.axes()
+            .zip(other.axes())
+            .all(|((a, a_size), (b, b_size))| {
+                a.max(b) < a.saturating_add(a_size).min(b.saturating_add(b_size))
+            })
+    }
+
     /// The common part of two rectangles, `None` if no element is in both or the ranks differ.
     #[must_use]
     pub fn intersection(&self, other: &Region) -> Option<Region> {
-        if self.rank() != other.rank() {
+        if self.rank() != other.rank() || !self.meets(other) {
             return None;
         }
         let mut offsets = Vec::with_capacity(self.rank());
@@ -91,9 +100,6 @@ impl Region {
         for ((a, a_size), (b, b_size)) in self.axes().zip(other.axes()) {
             let start = a.max(b);
             let end = a.saturating_add(a_size).min(b.saturating_add(b_size));
-            if end <= start {
-                return None;
-            }
             offsets.push(start);
             sizes.push(end - start);
         }
@@ -214,6 +220,9 @@ pub enum TilingFault {
     Overlap(Region),
     /// Elements that no rectangle covers.
     Gap(Region),
+    /// The first rectangle that was not looked at: with those before it, it cuts the tensor into more fragments than
+    /// rectangles that fit together do.
+    Fragments(Region),
 }
 
 impl fmt::Display for TilingFault {
@@ -222,6 +231,12 @@ impl fmt::Display for TilingFault {
             TilingFault::Outside(region) => write!(f, "{region} reaches outside"),
             TilingFault::Overlap(region) => write!(f, "{region} is covered twice"),
             TilingFault::Gap(region) => write!(f, "{region} is not covered"),
+            TilingFault::Fragments(region) => {
+                write!(
+                    f,
+                    "the regions before {region} leave too many fragments to go on"
+                )
+            }
         }
     }
 }
@@ -231,6 +246,9 @@ impl fmt::Display for TilingFault {
 /// Empty regions cover nothing and are ignored. Regions are taken in order of their offsets, and what no later one can reach
 /// is set aside, so the work grows with how much lies open at a time. The axis on which most regions begin apart comes
 /// first: then little lies open, whether rows, columns or stacks of experts are tiled, and also where regions leave gaps.
+///
+/// Regions that cross each other so often that the work or the list would grow without measure end in
+/// [`TilingFault::Fragments`]: what lies behind it is not looked at.
 #[must_use]
 pub fn tiling_faults(shape: &Shape, regions: &[Region]) -> Vec<TilingFault> {
     let mut faults = Vec::new();
@@ -250,44 +268,21 @@ pub fn tiling_faults(shape: &Shape, regions: &[Region]) -> Vec<TilingFault> {
     let mut ordered: Vec<Region> = inside.iter().map(|region| region.permuted(&axes)).collect();
     ordered.sort_unstable();
 
-    let mut open = Vec::new();
+    let mut sweep = Sweep::new(regions.len());
     if !shape.extents().contains(&0) {
-        open.push(Region::whole(shape).permuted(&axes));
+        sweep.open.push(Region::whole(shape).permuted(&axes));
     }
-    let mut gaps = Vec::new();
-    for region in ordered {
-        let mut next = Vec::with_capacity(open.len() + 1);
-        // What of this region was still open; the rest of it has been covered before.
-        let mut fresh = Vec::new();
-        for piece in open {
-            if piece.is_passed_by(&region) {
-                gaps.push(piece.permuted(&back));
-                continue;
-            }
-            match piece.intersection(&region) {
-                None => next.push(piece),
-                Some(common) => {
-                    piece.without(&common, &mut next);
-                    fresh.push(common);
-                }
-            }
-        }
-        open = next;
-        let mut doubled = vec![region];
-        for part in &fresh {
-            let mut rest = Vec::new();
-            for piece in doubled {
-                match piece.intersection(part) {
-                    None => rest.push(piece),
-                    Some(common) => piece.without(&common, &mut rest),
-                }
-            }
-            doubled = rest;
-        }
-        let doubled = doubled.into_iter().map(|piece| piece.permuted(&back));
-        faults.extend(doubled.map(TilingFault::Overlap));
+    let stopped = ordered
+        .into_iter()
+        .find(|region| sweep.cover(region).is_none());
+    let overlaps = sweep.overlaps.iter().map(|piece| piece.permuted(&back));
+    faults.extend(overlaps.map(TilingFault::Overlap));
+    if let Some(region) = stopped {
+        faults.push(TilingFault::Fragments(region.permuted(&back)));
+        return faults;
     }
-    gaps.extend(open.into_iter().map(|piece| piece.permuted(&back)));
+    let gaps = sweep.gaps.iter().chain(&sweep.open);
+    let mut gaps: Vec<Region> = gaps.map(|piece| piece.permuted(&back)).collect();
     gaps.sort();
     faults.extend(gaps.into_iter().map(TilingFault::Gap));
     faults
@@ -304,6 +299,85 @@ fn axes_by_cuts(rank: usize, regions: &[&Region]) -> Vec<usize> {
     let mut axes: Vec<usize> = (0..rank).collect();
     axes.sort_by_cached_key(|&axis| std::cmp::Reverse(cuts(axis)));
     axes
+}
+
+/// Fragments that may lie open or be gaps, and overlaps, for every region and beside them.
+const FRAGMENTS: (usize, usize) = (4, 4096);
+/// Fragments that are looked at for every region and beside them.
+const STEPS: (usize, usize) = (4096, 1 << 20);
+/// Steps that it takes to cut a fragment: looking at one takes some nanoseconds, cutting it a microsecond.
+const CUT_STEPS: usize = 64;
+
+/// Regions that are taken out of a tensor in order, and what is left of the work that they are worth: a file of a few
+/// kilobytes may describe regions that cross each other in millions of places.
+struct Sweep {
+    /// What no region has covered yet and one may still reach.
+    open: Vec<Region>,
+    /// What no region covers.
+    gaps: Vec<Region>,
+    /// What more than one region covers.
+    overlaps: Vec<Region>,
+    max_fragments: usize,
+    steps: usize,
+}
+
+impl Sweep {
+    fn new(regions: usize) -> Sweep {
+        let sum = |(each, beside): (usize, usize)| regions.saturating_mul(each) + beside;
+        Sweep {
+            open: Vec::new(),
+            gaps: Vec::new(),
+            overlaps: Vec::new(),
+            max_fragments: sum(FRAGMENTS),
+            steps: sum(STEPS),
+        }
+    }
+
+    /// Takes the next region out of what is open. `None`, with everything half done, if that is too much work.
+    fn cover(&mut self, region: &Region) -> Option<()> {
+        let mut next = Vec::with_capacity(self.open.len() + 1);
+        // What of this region was still open; the rest of it has been covered before.
+        let mut fresh = Vec::new();
+        for piece in std::mem::take(&mut self.open) {
+            self.spend(1, self.gaps.len() + next.len())?;
+            if piece.is_passed_by(region) {
+                self.gaps.push(piece);
+                continue;
+            }
+            match piece.intersection(region) {
+                None => next.push(piece),
+                Some(common) => {
+                    self.spend(CUT_STEPS, self.gaps.len() + next.len())?;
+                    piece.without(&common, &mut next);
+                    fresh.push(common);
+                }
+            }
+        }
+        self.open = next;
+        let mut doubled = vec![region.clone()];
+        for part in &fresh {
+            let mut rest = Vec::new();
+            for piece in doubled {
+                self.spend(1, self.overlaps.len() + rest.len())?;
+                match piece.intersection(part) {
+                    None => rest.push(piece),
+                    Some(common) => {
+                        self.spend(CUT_STEPS, self.overlaps.len() + rest.len())?;
+                        piece.without(&common, &mut rest);
+                    }
+                }
+            }
+            doubled = rest;
+        }
+        self.overlaps.append(&mut doubled);
+        Some(())
+    }
+
+    /// Takes some steps, with so many fragments in hand. `None` if that is too much.
+    fn spend(&mut self, steps: usize, fragments: usize) -> Option<()> {
+        self.steps = self.steps.checked_sub(steps)?;
+        (fragments <= self.max_fragments).then_some(())
+    }
 }
 
 #[cfg(test)]
@@ -354,6 +428,42 @@ mod tests {
             )
             .is_empty()
         );
+    }
+
+    #[test]
+    fn regions_that_cross_each_other_without_measure_are_refused_soon() {
+        // Bars of two directions: a million crossings in a thousand lines of a file.
+        let bars = |count: u64| -> Vec<Region> {
+            let rows = (0..count).map(|i| Region::new([2 * i, 0], [1, 2 * count]));
+            let columns = (0..count).map(|i| Region::new([0, 2 * i], [2 * count, 1]));
+            rows.chain(columns).collect()
+        };
+        let faults = tiling_faults(&Shape::new([2000, 2000]), &bars(1000));
+        assert!(matches!(faults.last(), Some(TilingFault::Fragments(_))));
+        assert!(faults.len() < 20_000, "{} faults", faults.len());
+        let few = tiling_faults(&Shape::new([16, 16]), &bars(8));
+        assert!(
+            few.iter()
+                .all(|fault| !matches!(fault, TilingFault::Fragments(_)))
+        );
+
+        // Corners of a box with many axes: every one of them leaves a fragment on each side of each axis.
+        let corner = |i: u64| {
+            (0..60)
+                .map(|axis| i >> (axis % 10) & 1)
+                .collect::<Vec<u64>>()
+        };
+        let corners = (0..1000).map(|i| Region::new(corner(i), vec![1; 60]));
+        let faults = tiling_faults(&Shape::new(vec![2; 60]), &corners.collect::<Vec<_>>());
+        assert!(matches!(faults.last(), Some(TilingFault::Fragments(_))));
+        assert!(faults.len() < 20_000, "{} faults", faults.len());
+    }
+
+    #[test]
+    fn a_grid_of_many_regions_is_no_matter_of_fragments() {
+        let grid = (0..32u64.pow(3)).map(|i| Region::new([i / 1024, i / 32 % 32, i % 32], [1; 3]));
+        let faults = tiling_faults(&Shape::new([32; 3]), &grid.collect::<Vec<_>>());
+        assert_eq!(faults, []);
     }
 
     /// Where regions of height 1 begin: at every second place of `count`, on the axis given.
@@ -478,7 +588,7 @@ mod tests {
                 match fault {
                     TilingFault::Gap(region) => gaps += region.elements().unwrap(),
                     TilingFault::Overlap(region) => overlaps += region.elements().unwrap(),
-                    TilingFault::Outside(_) => panic!("all are inside"),
+                    TilingFault::Outside(_) | TilingFault::Fragments(_) => panic!("few and inside"),
                 }
             }
             prop_assert_eq!((gaps, overlaps), (uncovered, doubled));
