@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ::safetensors::tensor::TensorView;
 use rialto_bridge::MtpPolicy;
 use rialto_checkpoint::store::{LocalStore, MemoryStore, Store, read_whole};
 use rialto_engine::{ExportOptions, ExportPlan, MegatronSource};
@@ -64,6 +65,84 @@ fn a_round_trip_of_encoded_weights_gives_the_decoded_ones() {
         .unwrap();
         let twice = export(family, Arc::new(again), None, &ExportOptions::default()).unwrap();
         assert_same_files(&exported, &twice);
+    });
+}
+
+/// A shard of tensors, appended to a directory whose index then names them.
+fn with_tensors(source: &MemoryStore, tensors: &[(&str, Vec<u64>, Vec<u8>)]) {
+    let views = tensors.iter().map(|(name, shape, bytes)| {
+        let shape = shape.iter().map(|&extent| extent as usize).collect();
+        let view = TensorView::new(::safetensors::Dtype::BF16, shape, bytes).unwrap();
+        (*name, view)
+    });
+    let shard = "model-added.safetensors";
+    source
+        .insert(shard, ::safetensors::serialize(views, None).unwrap())
+        .unwrap();
+    let index = "model.safetensors.index.json";
+    let mut document: Value = serde_json::from_slice(&source.bytes(index).unwrap()).unwrap();
+    for (name, ..) in tensors {
+        document["weight_map"][*name] = shard.into();
+    }
+    source
+        .insert(index, document.to_string().into_bytes())
+        .unwrap();
+}
+
+/// Some converters give the prediction layer its own copies of embedding and head, which Megatron has no place for.
+#[test]
+fn fc_18_an_embedding_and_a_head_of_the_prediction_layer_are_kept_and_never_invented() {
+    both_ways(|family| {
+        let source = in_memory("glm52-tiny");
+        let main = hugging_face(&source);
+        let (_, shape, head) = main["lm_head.weight"].clone();
+        let mut other = head.clone();
+        other[7] ^= 1;
+        // One equal to the main model's, one not.
+        let own = [
+            (
+                "model.layers.8.shared_head.head.weight",
+                shape.clone(),
+                head,
+            ),
+            ("model.layers.8.embed_tokens.weight", shape, other),
+        ];
+        with_tensors(&source, &own);
+        let source: Arc<dyn Store> = Arc::new(source);
+        let expected = hugging_face(source.as_ref());
+        assert_eq!(expected.len(), main.len() + 2);
+        let run = import(family, Arc::clone(&source), &options(MtpPolicy::Keep)).unwrap();
+        // Megatron finds what it would find without them.
+        let plain = import(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap();
+        for file in ["iter_0000000/.metadata", "iter_0000000/__0_0.distcp"] {
+            assert_eq!(run.bytes(file), plain.bytes(file), "{file}");
+        }
+        let exported = export(
+            family,
+            Arc::new(run.clone()),
+            None,
+            &ExportOptions::default(),
+        );
+        let exported = exported.unwrap();
+        assert_eq!(hugging_face(&exported), expected);
+        let names = exported.files().unwrap().into_iter().map(|file| file.name);
+        assert!(
+            !names
+                .collect::<Vec<_>>()
+                .contains(&"beside.safetensors".to_owned())
+        );
+        let again = import(family, Arc::new(exported), &options(MtpPolicy::Keep)).unwrap();
+        assert_same_files(&run, &again);
+        // Without them none appear; dropped, they go with their layer.
+        let exported = export(family, Arc::new(plain), None, &ExportOptions::default()).unwrap();
+        assert_eq!(hugging_face(&exported), main);
+        let dropped = import(family, source, &options(MtpPolicy::Drop)).unwrap();
+        let exported = export(family, Arc::new(dropped), None, &ExportOptions::default()).unwrap();
+        assert!(
+            hugging_face(&exported)
+                .keys()
+                .all(|name| !name.starts_with("model.layers.8."))
+        );
     });
 }
 

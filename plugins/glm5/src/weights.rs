@@ -141,6 +141,16 @@ fn mtp_rules(model: &Model) -> Vec<MapRule> {
                 shape,
             ))
     };
+    // Megatron's prediction layers use the main model's embedding and head, and the published ones bring none. Some converters
+    // write copies.
+    let shared = |name: &str, rows: u64| {
+        let tensor = format!("model.layers.{{d+{first}}}.{name}.weight");
+        MapRule::new(name, "mtp", &tensor, [rows, h])
+            .over(depths())
+            .dtype(stored())
+            .part(Part::new(&tensor, [rows, h]))
+            .kept_beside("Megatron's prediction layers share the main model's embedding and head")
+    };
     // eh_proj reads the embedding of the next token first, then the hidden state: the same order on both sides.
     let mut rules = vec![
         own("enorm", "enorm", &[h]),
@@ -149,6 +159,8 @@ fn mtp_rules(model: &Model) -> Vec<MapRule> {
     ];
     rules.extend(Stack::mtp(model).rules());
     rules.push(own("final_layernorm", "shared_head.norm", &[h]));
+    rules.push(shared("embed_tokens", model.vocab_size));
+    rules.push(shared("shared_head.head", model.vocab_size));
     let reason = (model.mtp_layers_dropped > 0).then_some("MTP dropped");
     rules.into_iter().map(|rule| rule.skipped(reason)).collect()
 }

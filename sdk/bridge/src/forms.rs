@@ -13,6 +13,8 @@ pub struct Forms {
     tensors: Vec<Option<usize>>,
     /// Positions in [`MapRule::param_forms`], one a rule.
     params: Vec<Option<usize>>,
+    /// Whether the rule may be absent and is: nothing of it was found, or nothing was looked for.
+    absent: Vec<bool>,
 }
 
 impl Forms {
@@ -20,9 +22,14 @@ impl Forms {
     #[must_use]
     pub fn own(map: &WeightMap) -> Forms {
         let own = vec![None; map.rules.len()];
+        let absent = map
+            .rules
+            .iter()
+            .map(|Rule::Map(rule)| rule.beside.is_some());
         Forms {
             tensors: own.clone(),
             params: own,
+            absent: absent.collect(),
         }
     }
 
@@ -30,10 +37,12 @@ impl Forms {
     ///
     /// Errors: [`Error::Template`], [`Error::Unsupported`] for a map beyond any model's.
     pub fn of_tensors(mut self, map: &WeightMap, names: &HashSet<&str>) -> Result<Forms, Error> {
-        for (chosen, Rule::Map(rule)) in self.tensors.iter_mut().zip(&map.rules) {
-            if !rule.tensor_forms.is_empty() {
+        for (position, Rule::Map(rule)) in map.rules.iter().enumerate() {
+            if !rule.tensor_forms.is_empty() || rule.beside.is_some() {
                 let own = Spelling::of_parts(rule, &rule.parts, names)?;
-                *chosen = best(rule, own, &rule.tensor_forms, names)?;
+                let (best, chosen) = best(rule, own, &rule.tensor_forms, names)?;
+                self.tensors[position] = chosen;
+                self.absent[position] = rule.beside.is_some() && best.there == 0;
             }
         }
         Ok(self)
@@ -41,10 +50,12 @@ impl Forms {
 
     /// With the spellings in which these params are there. Errors: as above.
     pub fn of_params(mut self, map: &WeightMap, names: &HashSet<&str>) -> Result<Forms, Error> {
-        for (chosen, Rule::Map(rule)) in self.params.iter_mut().zip(&map.rules) {
-            if !rule.param_forms.is_empty() {
+        for (position, Rule::Map(rule)) in map.rules.iter().enumerate() {
+            if !rule.param_forms.is_empty() || rule.beside.is_some() {
                 let own = Spelling::of_param(rule, names)?;
-                *chosen = best(rule, own, &rule.param_forms, names)?;
+                let (best, chosen) = best(rule, own, &rule.param_forms, names)?;
+                self.params[position] = chosen;
+                self.absent[position] = rule.beside.is_some() && best.there == 0;
             }
         }
         Ok(self)
@@ -98,8 +109,16 @@ impl Forms {
         }
         lines
             .into_iter()
-            .map(|(line, count)| format!("{line}: {count} rules"))
+            .map(|(line, count)| match count {
+                1 => format!("{line}: 1 rule"),
+                _ => format!("{line}: {count} rules"),
+            })
             .collect()
+    }
+
+    /// Whether rule number `position` may be absent, and is.
+    pub(crate) fn is_absent(&self, position: usize) -> bool {
+        self.absent.get(position).copied().unwrap_or_default()
     }
 
     /// The parts that spell the tensors of rule number `position`.
@@ -174,13 +193,13 @@ impl Spelling {
     }
 }
 
-/// The form of which more is there than of the rule's own spelling and of every form before it.
+/// The form of which more is there than of the rule's own spelling and of every form before it, and how much that is.
 fn best(
     rule: &MapRule,
     own: Spelling,
     forms: &[Form],
     names: &HashSet<&str>,
-) -> Result<Option<usize>, Error> {
+) -> Result<(Spelling, Option<usize>), Error> {
     let (mut best, mut chosen) = (own, None);
     for (position, form) in forms.iter().enumerate() {
         let spelling = Spelling::of_parts(rule, &form.parts, names)?;
@@ -188,5 +207,5 @@ fn best(
             (best, chosen) = (spelling, Some(position));
         }
     }
-    Ok(chosen)
+    Ok((best, chosen))
 }

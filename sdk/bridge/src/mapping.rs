@@ -22,6 +22,8 @@ pub struct RuleInfo {
     pub group: String,
     /// Accepted dtypes.
     pub dtype: DtypeRule,
+    /// Why its param is kept beside Megatron's own, if it is.
+    pub beside: Option<String>,
     /// Why its tensors are left out, if they are.
     pub skip: Option<String>,
 }

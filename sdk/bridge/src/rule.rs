@@ -20,10 +20,15 @@ impl Rule {
     #[must_use]
     pub fn requirements(&self) -> &'static [&'static str] {
         match self {
-            Rule::Map(rule) if rule.tensor_forms.is_empty() && rule.param_forms.is_empty() => {
-                &["rule/map/1"]
+            Rule::Map(rule) => {
+                let has_forms = !rule.tensor_forms.is_empty() || !rule.param_forms.is_empty();
+                match (has_forms, rule.beside.is_some()) {
+                    (false, false) => &["rule/map/1"],
+                    (true, false) => &["rule/map/1", "rule/forms/1"],
+                    (false, true) => &["rule/map/1", "rule/beside/1"],
+                    (true, true) => &["rule/map/1", "rule/forms/1", "rule/beside/1"],
+                }
             }
-            Rule::Map(_) => &["rule/map/1", "rule/forms/1"],
         }
     }
 }
@@ -158,6 +163,10 @@ pub struct MapRule {
     /// Other spellings of the param, such as the keys of an older Megatron. The parts name keys, each taken whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub param_forms: Vec<Form>,
+    /// Why Megatron has no place for the param; then the tensors may be absent, and if they are there the param is kept in a
+    /// file beside Megatron's own, for the way back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<String>,
     /// Why the tensors are left out; then no param is made and the tensors may be absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<String>,
@@ -177,6 +186,7 @@ impl MapRule {
             parts: Vec::new(),
             tensor_forms: Vec::new(),
             param_forms: Vec::new(),
+            beside: None,
             skip: None,
         }
     }
@@ -220,6 +230,13 @@ impl MapRule {
     #[must_use]
     pub fn params_also(mut self, form: Form) -> MapRule {
         self.param_forms.push(form);
+        self
+    }
+
+    /// Keeps the param beside Megatron's own if its tensors are there at all, and says why.
+    #[must_use]
+    pub fn kept_beside(mut self, reason: &str) -> MapRule {
+        self.beside = Some(reason.to_owned());
         self
     }
 

@@ -52,6 +52,9 @@ impl WeightMap {
         let mut expansion = Expansion::default();
         for (position, rule) in self.rules.iter().enumerate() {
             let Rule::Map(rule) = rule;
+            if forms.is_absent(position) && rule.skip.is_none() {
+                continue;
+            }
             expansion.add_rule(
                 rule,
                 forms.parts(position, rule),
@@ -178,6 +181,7 @@ impl Expansion {
             name: rule.name.clone(),
             group: rule.group.clone(),
             dtype: rule.dtype.clone(),
+            beside: rule.beside.clone(),
             skip: rule.skip.clone(),
         });
         let name = Template::parse(&rule.param)?;

@@ -16,6 +16,7 @@ use rialto_tensor::{Dtype, Region};
 use serde_json::Value;
 
 use crate::assemble::{BAND_BYTES, Part, assemble};
+use crate::beside::{BESIDE_FILE, Beside};
 use crate::params::{self, Params};
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::summary::{self, Direction, Side, Summary};
@@ -26,6 +27,7 @@ use crate::{Error, ExportOptions, Progress, ignored, order};
 pub struct MegatronSource {
     run: RunDirectory,
     checkpoint: TorchDistCheckpoint,
+    beside: Option<Beside>,
     config: ConfigSource,
     /// The config kept at import, when a reference takes its place.
     stored: Option<RawConfig>,
@@ -51,6 +53,7 @@ impl MegatronSource {
     ) -> Result<MegatronSource, Error> {
         let run = RunDirectory::resolve(store)?;
         let checkpoint = TorchDistCheckpoint::open(Arc::clone(&run.store))?;
+        let beside = Beside::open(run.store.as_ref())?;
         let kept = kept_directory(&run.store)?;
         let stored = MegatronSource::kept_config(&run.store)?;
         let (config, stored) = match (reference, stored) {
@@ -68,7 +71,8 @@ impl MegatronSource {
             }
             (None, Some(config)) => {
                 let files = kept.files()?.into_iter();
-                let side_files = files.filter(|file| file.name != hf::CONFIG_FILE).collect();
+                let is_ours = |name: &str| name == hf::CONFIG_FILE || name == BESIDE_FILE;
+                let side_files = files.filter(|file| !is_ours(&file.name)).collect();
                 (
                     ConfigSource {
                         config,
@@ -92,6 +96,7 @@ impl MegatronSource {
         Ok(MegatronSource {
             run,
             checkpoint,
+            beside,
             config,
             stored,
         })
@@ -217,7 +222,8 @@ impl ExportPlan {
             Claim::Yes { reason, .. } => reason,
             Claim::No { reason } => return Err(Error::NotClaimed { reason }),
         };
-        let (mut inventory, ignored) = params::inventory(&source.checkpoint);
+        let (mut inventory, ignored) =
+            params::inventory(&source.checkpoint, source.beside.as_ref());
         let mut map_options = MapOptions::default();
         let mut spec = family.map_config(config, &map_options)?;
         let mut map = family.weight_map(&spec)?;
@@ -382,10 +388,12 @@ impl ExportPlan {
             .iter()
             .map(|piece| {
                 let (param, region) = (piece.param, &piece.param_region);
-                let checkpoint = &self.source.checkpoint;
-                let verifies = self.verifies_checksums;
+                let MegatronSource {
+                    checkpoint, beside, ..
+                } = &self.source;
+                let (beside, verifies) = (beside.as_ref(), self.verifies_checksums);
                 self.params
-                    .array(&self.mapping, checkpoint, param, region, verifies)
+                    .array(&self.mapping, checkpoint, beside, param, region, verifies)
             })
             .collect::<Result<Vec<_>, _>>()?;
         let parts: Vec<Part<'_>> = pieces

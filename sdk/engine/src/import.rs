@@ -10,12 +10,14 @@ use rialto_bridge::{
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
 use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
+use rialto_checkpoint::safetensors::PlannedShard;
 use rialto_checkpoint::store::{Store, Target};
 use rialto_checkpoint::torch_dist::{self, Body, Content, FilePlan, PlannedItem, TensorItem};
 use rialto_tensor::{Dtype, Region, Shape};
 
 use crate::array::Values;
 use crate::assemble::{BAND_BYTES, Part, assemble};
+use crate::beside::{self, BESIDE_FILE};
 use crate::encoded::Encoded;
 use crate::params::overlaps;
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
@@ -46,6 +48,8 @@ pub struct ImportPlan {
     /// Dtype of each param as written.
     dtypes: Vec<Dtype>,
     files: FilePlan,
+    /// The file of the params that Megatron has no place for, and their positions in its order.
+    beside: Option<(PlannedShard, Vec<usize>)>,
     metadata: Vec<u8>,
     summary: Summary,
 }
@@ -95,6 +99,7 @@ impl ImportPlan {
             pairs.map(|(param, &stored)| options.dtype.target(stored, mapping.rule(param.rule)));
         let dtypes: Vec<Dtype> = dtypes.collect::<Result<_, _>>()?;
         let files = place(family, &spec, &mapping, &dtypes, options)?;
+        let beside = beside::plan(&mapping, &dtypes)?;
         let metadata = files.metadata().encode();
         let mut plan = ImportPlan {
             summary: empty_summary(&spec, reason, options),
@@ -107,11 +112,14 @@ impl ImportPlan {
             codecs,
             dtypes,
             files,
+            beside,
             metadata,
         };
         plan.summary.skipped = ignored;
         plan.summarize(&inventory)?;
         plan.summary.notices.extend(forms.notices(&map));
+        let kept = beside::notices(&plan.mapping);
+        plan.summary.notices.extend(kept);
         tracing::info!(target: "rialto::engine", tensors = plan.summary.source.tensors, "import planned");
         Ok(plan)
     }
@@ -156,8 +164,9 @@ impl ImportPlan {
             });
         };
         let data: u64 = self.files.files().iter().map(|file| file.len).sum();
+        let kept = self.beside.as_ref().map_or(0, |(shard, _)| shard.len);
         let beside = self.metadata.len() as u64 + total_bytes(source.side_files());
-        target.require_bytes(data + beside)?;
+        target.require_bytes(data + kept + beside)?;
         progress.begin("import", self.summary.target.bytes);
         let written = self.write_all(family, source, target.as_ref(), progress);
         progress.end();
@@ -178,6 +187,7 @@ impl ImportPlan {
         let inside = |name: &str| format!("{iteration}/{name}");
         self.write_data(family, source, target, &inside, progress)?;
         let kept = inside(SOURCE_DIRECTORY);
+        self.write_beside(family, source, target, &kept, progress)?;
         write(
             target,
             &format!("{kept}config.json"),
@@ -275,6 +285,37 @@ impl ImportPlan {
             sink.sync()?;
         }
         Ok(())
+    }
+
+    /// Writes the params that Megatron has no place for.
+    fn write_beside(
+        &self,
+        family: &dyn Bridge,
+        source: &HfCheckpoint,
+        target: &dyn Target,
+        kept: &str,
+        progress: &dyn Progress,
+    ) -> Result<(), Error> {
+        let Some((shard, params)) = &self.beside else {
+            return Ok(());
+        };
+        let pieces = by_param(&self.mapping);
+        let sink = target.create(&format!("{kept}{BESIDE_FILE}"))?;
+        sink.write_at(0, &shard.header_bytes)?;
+        for (tensor, &param) in shard.tensors.iter().zip(params) {
+            let mut offset = tensor.range.start;
+            let whole = Region::whole(&tensor.shape);
+            self.write_chunk(family, source, param, &pieces[param], &whole, &mut |band| {
+                if progress.is_cancelled() {
+                    return Err(Error::Cancelled);
+                }
+                sink.write_at(offset, band)?;
+                offset += band.len() as u64;
+                progress.advance(band.len() as u64);
+                Ok(())
+            })?;
+        }
+        Ok(sink.sync()?)
     }
 
     fn write_chunk(
@@ -468,12 +509,14 @@ fn place(
     options: &Options,
 ) -> Result<FilePlan, Error> {
     let placement = family.placement(spec)?;
-    let params = mapping.params().iter();
+    let mut ordered: Vec<usize> = (0..mapping.params().len())
+        .filter(|&param| !beside::is_beside(mapping, param))
+        .collect();
+    let params = ordered.iter().map(|&param| &mapping.params()[param]);
     placement.check(
         params.map(|param| (param.name.as_str(), &param.shape)),
         &options.mesh,
     )?;
-    let mut ordered: Vec<usize> = (0..mapping.params().len()).collect();
     ordered.sort_by(|&a, &b| order::natural(&mapping.params()[a].name, &mapping.params()[b].name));
     let mut contents = Vec::new();
     for param in ordered {

@@ -28,6 +28,7 @@
 
 mod array;
 mod assemble;
+mod beside;
 mod encoded;
 mod ignored;
 mod order;

@@ -118,6 +118,7 @@ mod tests {
             name: "w".to_owned(),
             group: "test".to_owned(),
             dtype,
+            beside: None,
             skip: None,
         };
         let any = rule(DtypeRule::any_of(Dtype::ALL));

@@ -10,6 +10,7 @@ use rialto_checkpoint::torch_dist::{Chunk, TorchDistCheckpoint};
 use rialto_tensor::{Dtype, Region};
 
 use crate::array::{Array, Bytes, Extent, Handle};
+use crate::beside::{self, Beside};
 use crate::{Error, Progress};
 
 /// A checkpoint bound to a mapping.
@@ -26,7 +27,10 @@ pub(crate) struct Params {
 }
 
 /// What a checkpoint holds of weights, in the words of the mapping, and a line on what else it holds.
-pub(crate) fn inventory(checkpoint: &TorchDistCheckpoint) -> (Vec<StoredTensor>, Option<String>) {
+pub(crate) fn inventory(
+    checkpoint: &TorchDistCheckpoint,
+    beside: Option<&Beside>,
+) -> (Vec<StoredTensor>, Option<String>) {
     let training = checkpoint.metadata().training_state();
     let tensors = checkpoint.metadata().tensors.iter();
     let weights = tensors.filter(|(name, _)| !training.contains(name));
@@ -41,7 +45,8 @@ pub(crate) fn inventory(checkpoint: &TorchDistCheckpoint) -> (Vec<StoredTensor>,
             .unwrap_or_default(),
     });
     let note = (!training.is_empty()).then(|| format!("training state is ignored: {training}"));
-    (stored.collect(), note)
+    let kept = beside.into_iter().flat_map(Beside::inventory);
+    (stored.chain(kept).collect(), note)
 }
 
 /// Holds the checkpoint's files against the digests beside them, if there are any.
@@ -121,10 +126,15 @@ impl Params {
         &self,
         mapping: &Mapping,
         checkpoint: &'a TorchDistCheckpoint,
+        beside: Option<&'a Beside>,
         param: usize,
         region: &Region,
         verifies: bool,
     ) -> Result<Array<'a>, Error> {
+        if beside::is_beside(mapping, param) {
+            let kept = beside.and_then(|beside| beside.array(&mapping.params()[param].name));
+            return Ok(kept.expect("what was bound is there"));
+        }
         let mut extents = Vec::new();
         for position in self.keys[param].clone() {
             let key = &mapping.keys()[position];

@@ -362,8 +362,8 @@ fn the_spelling_that_is_there_is_the_one_that_is_read() {
     assert_eq!(
         forms.notices(&map),
         [
-            "tensors in the spelling fused: 1 rules",
-            "params in the spelling halves: 1 rules"
+            "tensors in the spelling fused: 1 rule",
+            "params in the spelling halves: 1 rule"
         ]
     );
     let mapping = map.resolve_as(&forms).unwrap();
@@ -394,7 +394,7 @@ fn the_spelling_that_is_there_is_the_one_that_is_read() {
     let damaged = ["old.0.fc1", "old.1.fc1", "decoder.0.fc1"];
     assert_eq!(
         found(&[], &damaged).notices(&map),
-        ["params in the spelling old: 1 rules"]
+        ["params in the spelling old: 1 rule"]
     );
 }
 
@@ -444,6 +444,52 @@ fn forms_that_do_not_tile_the_param_or_cut_a_key_are_refused() {
     );
     let cut = with(Form::new("x", [key().slice(["0", "0", "0"], [1, 8, 5])])).unwrap_err();
     assert!(cut.to_string().contains("taken whole"), "{cut}");
+}
+
+/// A head that Megatron has no place for, beside a norm that it has.
+fn with_optional_head() -> WeightMap {
+    WeightMap::new([
+        rule("norm", &[5]).part(Part::new("norm.weight", [5])),
+        rule("head.{d}", &[7, 5])
+            .over(Scope::new().index("d", 0..2))
+            .part(Part::new("head.{d}.weight", [7, 5]))
+            .kept_beside("Megatron has none"),
+    ])
+}
+
+#[test]
+fn what_may_be_absent_is_mapped_if_any_of_it_is_there_and_then_must_be_whole() {
+    let map = with_optional_head();
+    assert_eq!(map.requirements(), ["rule/beside/1", "rule/map/1"]);
+    let resolve = |names: &[&'static str]| {
+        let names = names.iter().copied().collect();
+        let forms = Forms::own(&map).of_tensors(&map, &names).unwrap();
+        map.resolve_as(&forms).unwrap()
+    };
+    let norm = stored("norm.weight", &[5]);
+    let without = resolve(&["norm.weight"]);
+    assert_eq!((without.tensors().len(), without.params().len()), (1, 1));
+    assert!(
+        without
+            .bind_tensors(std::slice::from_ref(&norm), &[])
+            .is_ok()
+    );
+    assert_eq!(map.resolve().unwrap(), without);
+
+    let with = resolve(&["norm.weight", "head.1.weight"]);
+    assert_eq!((with.tensors().len(), with.params().len()), (3, 3));
+    let found = violations(
+        with.bind_tensors(&[norm, stored("head.1.weight", &[7, 5])], &[])
+            .unwrap_err(),
+    );
+    assert_eq!(
+        found,
+        ["head.0.weight is missing, expected with shape [7, 5] by rule head.{d}"]
+    );
+    // The same from the other side.
+    let names = HashSet::from(["norm", "head.0"]);
+    let forms = Forms::own(&map).of_params(&map, &names).unwrap();
+    assert_eq!(map.resolve_as(&forms).unwrap().keys().len(), 3);
 }
 
 #[test]

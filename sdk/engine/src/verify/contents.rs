@@ -16,6 +16,7 @@ use rialto_tensor::{Dtype, Region};
 
 use crate::array::Values;
 use crate::assemble::Part;
+use crate::beside::Beside;
 use crate::encoded::{self, Encoded};
 use crate::params::{self, Params, overlaps};
 use crate::{Error, MegatronSource, Progress, import, is_hugging_face};
@@ -31,7 +32,7 @@ pub struct VerifySource {
 #[derive(Debug)]
 enum Stored {
     HuggingFace(HfCheckpoint),
-    Megatron(TorchDistCheckpoint),
+    Megatron(TorchDistCheckpoint, Option<Beside>),
 }
 
 impl VerifySource {
@@ -51,7 +52,7 @@ impl VerifySource {
         let mut notes = vec![run.note];
         notes.extend(checkpoint.notes().iter().cloned());
         Ok(VerifySource {
-            stored: Stored::Megatron(checkpoint),
+            stored: Stored::Megatron(checkpoint, Beside::open(run.store.as_ref())?),
             config,
             notes,
         })
@@ -68,7 +69,7 @@ impl VerifySource {
     pub fn format(&self) -> &'static str {
         match self.stored {
             Stored::HuggingFace(_) => "hugging face",
-            Stored::Megatron(_) => "megatron",
+            Stored::Megatron(..) => "megatron",
         }
     }
 
@@ -77,7 +78,7 @@ impl VerifySource {
     pub fn name(&self) -> &str {
         match &self.stored {
             Stored::HuggingFace(checkpoint) => checkpoint.store().name(),
-            Stored::Megatron(checkpoint) => checkpoint.name(),
+            Stored::Megatron(checkpoint, _) => checkpoint.name(),
         }
     }
 
@@ -86,8 +87,8 @@ impl VerifySource {
         let mut notes = self.notes.clone();
         match &self.stored {
             Stored::HuggingFace(checkpoint) => (import::inventory(checkpoint), notes),
-            Stored::Megatron(checkpoint) => {
-                let (inventory, ignored) = params::inventory(checkpoint);
+            Stored::Megatron(checkpoint, beside) => {
+                let (inventory, ignored) = params::inventory(checkpoint, beside.as_ref());
                 notes.extend(ignored);
                 (inventory, notes)
             }
@@ -98,7 +99,7 @@ impl VerifySource {
     pub(super) fn verify_digests(&self, progress: &dyn Progress) -> Result<(), Error> {
         match &self.stored {
             Stored::HuggingFace(_) => Ok(()),
-            Stored::Megatron(checkpoint) => params::verify_digests(checkpoint, progress),
+            Stored::Megatron(checkpoint, _) => params::verify_digests(checkpoint, progress),
         }
     }
 }
@@ -226,7 +227,7 @@ impl<'a> Contents<'a> {
                 };
                 (bound, violations, scales)
             }
-            Stored::Megatron(_) => {
+            Stored::Megatron(..) => {
                 let mut found: FoundParams = mapping.find_params(&inventory);
                 let violations = std::mem::take(&mut found.violations);
                 let params = Params::new(&mapping, inventory, found);
@@ -284,8 +285,10 @@ impl<'a> Contents<'a> {
         verifies: bool,
     ) -> Result<Vec<Located<'_>>, Error> {
         match (&self.bound, &self.source.stored) {
-            (Bound::Params(params), Stored::Megatron(checkpoint)) => {
-                let array = params.array(&self.mapping, checkpoint, param, region, verifies)?;
+            (Bound::Params(params), Stored::Megatron(checkpoint, beside)) => {
+                let beside = beside.as_ref();
+                let mapping = &self.mapping;
+                let array = params.array(mapping, checkpoint, beside, param, region, verifies)?;
                 Ok(vec![Located {
                     output: region.clone(),
                     input: region.clone(),
@@ -367,7 +370,7 @@ fn resolve(
     let forms = Forms::own(map);
     let forms = match source.stored {
         Stored::HuggingFace(_) => forms.of_tensors(map, &names)?,
-        Stored::Megatron(_) => forms.of_params(map, &names)?,
+        Stored::Megatron(..) => forms.of_params(map, &names)?,
     };
     Ok((map.resolve_as(&forms)?, forms))
 }
@@ -378,7 +381,7 @@ fn holds_mtp(mapping: &Mapping, source: &VerifySource, inventory: &[StoredTensor
         .map(|stored| stored.name.as_str())
         .collect();
     match source.stored {
-        Stored::Megatron(_) => mapping.holds_mtp(&names),
+        Stored::Megatron(..) => mapping.holds_mtp(&names),
         Stored::HuggingFace(_) => mapping.tensors().iter().any(|tensor| {
             mapping.rule(tensor.rule).group == MTP_GROUP && names.contains(tensor.name.as_str())
         }),
