@@ -1,6 +1,6 @@
 //! Which spelling of each rule a checkpoint uses, or shall use.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::template::Template;
 use crate::weight_map::{check_spelling, combinations};
@@ -48,15 +48,18 @@ impl Forms {
         Ok(self)
     }
 
-    /// With the spellings in which these params are there. Errors: as above.
+    /// With the spellings in which these params are there. One program wrote them all, so the rules agree on its habits.
+    ///
+    /// Errors: as above.
     pub fn of_params(mut self, map: &WeightMap, names: &HashSet<&str>) -> Result<Forms, Error> {
+        let rules = map.rules.iter();
+        let candidates = rules.map(|Rule::Map(rule)| Candidate::of_param(rule, names));
+        let candidates: Vec<Vec<Candidate<'_>>> = candidates.collect::<Result<_, _>>()?;
+        let agreed = agreed_habits(&candidates);
         for (position, Rule::Map(rule)) in map.rules.iter().enumerate() {
-            if !rule.param_forms.is_empty() || rule.beside.is_some() {
-                let own = Spelling::of_param(rule, names)?;
-                let (best, chosen) = best(rule, own, &rule.param_forms, names)?;
-                self.params[position] = chosen;
-                self.absent[position] = rule.beside.is_some() && best.there == 0;
-            }
+            let best = best_of(&candidates[position], &agreed);
+            self.params[position] = best.form;
+            self.absent[position] = rule.beside.is_some() && best.spelling.there == 0;
         }
         Ok(self)
     }
@@ -191,6 +194,87 @@ impl Spelling {
         let share = |a: Spelling, b: Spelling| u128::from(a.there) * u128::from(b.all);
         share(self, other) > share(other, self)
     }
+}
+
+/// A spelling that a param may be found in.
+struct Candidate<'a> {
+    /// Position in [`MapRule::param_forms`], none for the rule's own.
+    form: Option<usize>,
+    habits: BTreeSet<&'a str>,
+    spelling: Spelling,
+}
+
+impl<'a> Candidate<'a> {
+    /// All spellings of a rule's param, its own first.
+    fn of_param(rule: &'a MapRule, names: &HashSet<&str>) -> Result<Vec<Candidate<'a>>, Error> {
+        let mut candidates = vec![Candidate {
+            form: None,
+            habits: BTreeSet::new(),
+            spelling: Spelling { there: 0, all: 0 },
+        }];
+        if !rule.param_forms.is_empty() || rule.beside.is_some() {
+            candidates[0].spelling = Spelling::of_param(rule, names)?;
+        }
+        for (position, form) in rule.param_forms.iter().enumerate() {
+            candidates.push(Candidate {
+                form: Some(position),
+                habits: form.habits(),
+                spelling: Spelling::of_parts(rule, &form.parts, names)?,
+            });
+        }
+        Ok(candidates)
+    }
+}
+
+/// Whether the checkpoint has each habit, as most rules say that could have it and have anything there.
+///
+/// A name may belong to another param in another spelling (one layer's norm to the next layer), so a rule alone can be
+/// mistaken. What the most rules have a say in is settled first, and the others are asked again under that.
+fn agreed_habits<'a>(candidates: &[Vec<Candidate<'a>>]) -> BTreeMap<&'a str, bool> {
+    let mut agreed = BTreeMap::new();
+    loop {
+        let mut votes: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for candidates in candidates {
+            let best = best_of(candidates, &agreed);
+            if best.spelling.there == 0 {
+                continue;
+            }
+            let habits = candidates.iter().flat_map(|candidate| &candidate.habits);
+            let open = habits.filter(|habit| !agreed.contains_key(*habit));
+            for habit in open.copied().collect::<BTreeSet<_>>() {
+                let (yes, all) = votes.entry(habit).or_default();
+                *yes += usize::from(best.habits.contains(habit));
+                *all += 1;
+            }
+        }
+        let Some((habit, (yes, all))) = votes.into_iter().max_by_key(|(_, (_, all))| *all) else {
+            return agreed;
+        };
+        agreed.insert(habit, 2 * yes > all);
+    }
+}
+
+/// The spelling of which most is there, among those that have the habits agreed on as far as the rule knows them.
+fn best_of<'a, 'b>(
+    candidates: &'b [Candidate<'a>],
+    agreed: &BTreeMap<&str, bool>,
+) -> &'b Candidate<'a> {
+    let is_known = |habit: &str| candidates.iter().any(|other| other.habits.contains(habit));
+    let agrees = |candidate: &&Candidate<'_>| {
+        let mut agreed = agreed.iter();
+        agreed.all(|(habit, is)| !is_known(habit) || candidate.habits.contains(habit) == *is)
+    };
+    let better = |best: &'b Candidate<'a>, other: &'b Candidate<'a>| {
+        if other.spelling.beats(best.spelling) {
+            other
+        } else {
+            best
+        }
+    };
+    let mut agreeing = candidates.iter().filter(agrees);
+    // Habits that no spelling of this rule joins: what is missing of either will be named.
+    let first = agreeing.next().unwrap_or(&candidates[0]);
+    agreeing.fold(first, better)
 }
 
 /// The form of which more is there than of the rule's own spelling and of every form before it, and how much that is.

@@ -3,6 +3,8 @@
 //! Rules speak of *global* tensors and never of ranks: in a torch_dist checkpoint every key is one global tensor, and a
 //! mesh decides only how it is cut ([`Placement`](crate::Placement)).
 
+use std::collections::BTreeSet;
+
 use rialto_tensor::Dtype;
 use serde::{Deserialize, Serialize};
 
@@ -256,7 +258,7 @@ impl MapRule {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Form {
-    /// What a person calls it (`fused`); rules that share a name are spelled so together.
+    /// What a person calls it (`fused`), or several habits that it joins (`gpt+fused-norm`).
     pub name: String,
     /// The tensors or keys, which together tile the param.
     pub parts: Vec<Part>,
@@ -269,6 +271,11 @@ impl Form {
             name: name.to_owned(),
             parts: parts.into_iter().collect(),
         }
+    }
+
+    /// The habits that its name joins.
+    pub(crate) fn habits(&self) -> BTreeSet<&str> {
+        self.name.split('+').collect()
     }
 }
 

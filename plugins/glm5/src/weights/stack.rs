@@ -87,7 +87,7 @@ impl<'a> Stack<'a> {
                 },
                 // The GPT model's checkpoints say `transformer_layer`, its modules say the other.
                 Prefix::joined(GPT, "mtp.layers.{d}.transformer_layer"),
-                Prefix::joined("gpt-module", "mtp.layers.{d}.mtp_model_layer"),
+                Prefix::joined("gpt+module", "mtp.layers.{d}.mtp_model_layer"),
             ],
             all: depths.clone(),
             with_indexer: depths.clone(),
