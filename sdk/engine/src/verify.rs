@@ -65,7 +65,7 @@ pub fn verify(
 ) -> Result<Report, Error> {
     let mut report = Report::new(ours, theirs);
     let params = common_params(ours.mapping(), theirs.mapping(), options, &mut report)?;
-    let units = units(ours.mapping());
+    let units = units(ours.own_mapping());
     let mut compared = Vec::new();
     let mut total = 0;
     for unit in units {
@@ -165,7 +165,7 @@ fn common_params<'a>(
     Ok(common)
 }
 
-/// What there is to compare: the pieces of the mapping, in its order.
+/// What there is to compare: the pieces of a mapping, in its order.
 fn units(mapping: &Mapping) -> impl Iterator<Item = Unit<'_>> {
     let pieces = mapping.pieces().iter();
     pieces.map(|piece: &Piece| Unit {

@@ -109,6 +109,8 @@ pub struct Contents<'a> {
     source: &'a VerifySource,
     family: Option<&'a dyn Bridge>,
     mapping: Mapping,
+    /// The same with tensors spelled as the rules spell them, if the checkpoint spells them otherwise.
+    own: Option<Mapping>,
     bound: Bound,
     pub(super) notices: Vec<String>,
     /// What is not as the mapping says.
@@ -156,14 +158,12 @@ impl<'a> Contents<'a> {
         }
         notices.extend(resolved.1.notices(&map));
         let codecs = family.codecs(&spec)?;
-        Ok(Contents::bind(
-            source,
-            Some(family),
-            resolved.0,
-            codecs,
-            inventory,
-            notices,
-        ))
+        let (mapping, forms) = resolved;
+        let own = (forms != Forms::own(&map)).then(|| map.resolve());
+        let mut contents =
+            Contents::bind(source, Some(family), mapping, codecs, inventory, notices);
+        contents.own = own.transpose()?;
+        Ok(contents)
     }
 
     /// The two sides by their names alone, for checkpoints of one format that no family takes.
@@ -238,11 +238,18 @@ impl<'a> Contents<'a> {
             source,
             family,
             mapping,
+            own: None,
             bound,
             notices,
             violations,
             scales,
         }
+    }
+
+    /// The pieces to compare by: those of the rules' own spelling, so that names, order and digest do not depend on the one
+    /// that this checkpoint has.
+    pub(super) fn own_mapping(&self) -> &Mapping {
+        self.own.as_ref().unwrap_or(&self.mapping)
     }
 
     /// The mapping.
