@@ -2,9 +2,10 @@
 //!
 //! All of them, not a sample. A plan is made from headers alone, and no target exists while it is made.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::world::{Values, both_ways, families, hugging_face, import, on_disk, options};
+use crate::written;
 use rialto_bridge::{
     Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor,
     Error, MapOptions, Mesh, ModelSpec, MtpPolicy, PipelineLayout, PipelineMapping, Placement,
@@ -12,33 +13,10 @@ use rialto_bridge::{
 };
 use rialto_checkpoint::store::{MemoryStore, Store, read_whole};
 use rialto_engine::{ExportOptions, ExportPlan, ImportPlan, MegatronSource};
-use safetensors::tensor::TensorView;
 
-use crate::world::{Values, both_ways, families, hugging_face, import, on_disk, options};
-
-/// A one-shard checkpoint of these tensors, written by the independent writer.
+/// A one-shard checkpoint of these tensors.
 fn checkpoint(values: &Values) -> MemoryStore {
-    let views: HashMap<&str, TensorView<'_>> = values
-        .iter()
-        .map(|(name, (dtype, shape, bytes))| {
-            let shape = shape.iter().map(|&extent| extent as usize).collect();
-            let dtype = match dtype.safetensors_name() {
-                "BF16" => safetensors::Dtype::BF16,
-                "F32" => safetensors::Dtype::F32,
-                other => panic!("{other}"),
-            };
-            (name.as_str(), TensorView::new(dtype, shape, bytes).unwrap())
-        })
-        .collect();
-    store(safetensors::serialize(views, None).unwrap())
-}
-
-fn store(shard: Vec<u8>) -> MemoryStore {
-    let store = MemoryStore::new("damaged");
-    let config = read_whole(on_disk("glm52-tiny").as_ref(), "config.json", 1 << 20).unwrap();
-    store.insert("config.json", config).unwrap();
-    store.insert("model.safetensors", shard).unwrap();
-    store
+    written::hugging_face("glm52-tiny", values)
 }
 
 /// What the plan of a spoiled checkpoint says.
@@ -169,7 +147,7 @@ fn any_tensor_doubled_under_its_own_name_is_named() {
         shard.extend_from_slice(header.as_bytes());
         shard.extend_from_slice(&[bytes.as_slice(), bytes].concat());
         let (_, family) = &families[position % families.len()];
-        let (slug, text) = refusal(family.as_ref(), store(shard));
+        let (slug, text) = refusal(family.as_ref(), written::of_shard("glm52-tiny", shard));
         assert_eq!(slug, "safetensors/duplicate-name");
         assert!(
             text.contains(name.as_str()) && text.contains("model.safetensors"),

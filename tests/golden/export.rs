@@ -228,7 +228,7 @@ fn stored(store: &dyn Store) -> Values {
 }
 
 /// What an export of a source must hold: encoded weights decoded, F32 narrowed but for the router bias.
-fn expected(source: &str, has_mtp: bool) -> Values {
+pub(crate) fn expected(source: &str, has_mtp: bool) -> Values {
     let store = on_disk(source);
     let mut expected = stored(store.as_ref());
     if source == "glm53-tiny" {
