@@ -269,6 +269,10 @@ fn any_rule_removed_is_seen_by_the_tensors_and_by_the_params_it_leaves() {
                 let rialto_bridge::Rule::Map(removed) = removed else {
                     panic!("a map rule")
                 };
+                // The checkpoint has nothing of it, and without it nothing is missing.
+                if removed.beside.is_some() {
+                    continue;
+                }
                 let without = WithoutRule { family, rule };
                 let error =
                     ImportPlan::new(&without, on_disk("glm52-tiny"), &options(mtp)).unwrap_err();

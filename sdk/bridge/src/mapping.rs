@@ -414,10 +414,11 @@ impl Mapping {
     }
 
     /// What a checkpoint would hold that stores every tensor in the first dtype its rule accepts: the inventory of a plan
-    /// made from a config alone. Tensors that are left out stand at the end.
+    /// made from a config alone. Tensors that are left out stand at the end, those that may be absent nowhere.
     #[must_use]
     pub fn nominal_tensors(&self, place: &str) -> Vec<StoredTensor> {
-        let all = self.tensors.iter().chain(&self.skipped);
+        let is_sure = |tensor: &&TensorDecl| self.rule(tensor.rule).beside.is_none();
+        let all = self.tensors.iter().chain(&self.skipped).filter(is_sure);
         let nominal = |tensor: &TensorDecl| StoredTensor {
             name: tensor.name.clone(),
             dtype: self.rule(tensor.rule).dtype.accepts[0],

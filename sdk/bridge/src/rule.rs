@@ -252,9 +252,10 @@ impl MapRule {
 
 /// Another spelling of one side of a rule: other names, fused or split otherwise, the same elements.
 ///
-/// A checkpoint is read in whichever spelling it holds. Which one is decided rule by rule: the spelling of which most names
-/// are there, an earlier one before a later one; the rule's own parts stand before all forms. What the choice leaves
-/// missing or unclaimed is an error as ever, so a mixture of spellings never passes for a checkpoint.
+/// A checkpoint is read in whichever spelling it holds: that of which the larger share of names is there, an earlier one
+/// before a later one; the rule's own parts stand before all forms. On Megatron's side the rules agree first on the habits
+/// that their forms' names join. What the choice leaves missing or unclaimed is an error as ever, so a mixture of spellings
+/// never passes for a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Form {
