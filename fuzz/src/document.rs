@@ -2,15 +2,16 @@
 
 use std::collections::HashSet;
 
-use rialto_bridge::{Mapping, Part, Rule, Scope, WeightMap, document};
+use rialto_bridge::{Forms, Mapping, Part, Rule, Scope, WeightMap, document};
 
 use crate::memory::bounded;
 
 /// A map of a few hundred bytes may stand for a million pieces, by design; what is beyond this many is not expanded here.
 const PIECES: u64 = 512;
 
-/// A document that is read is written to one that reads the same. An expanded map is total: every piece lies in its tensor
-/// and its param, holds as many elements in both, and tensors and params have as many elements as their pieces together.
+/// A document that is read is written to one that reads the same. A map that is expanded, in its own spelling or in another
+/// that it has, is total: every piece lies in its tensor and its param, and holds as many elements in both; tensors and
+/// params have as many elements as their pieces together, and as their keys.
 pub fn check(input: &[u8]) {
     let decoded = bounded(input.len(), || {
         document::decode::<WeightMap>("weight map", input)
@@ -27,33 +28,60 @@ pub fn check(input: &[u8]) {
     if pieces(&map) > PIECES {
         return;
     }
-    match bounded(input.len(), || map.resolve()) {
-        Ok(mapping) => check_mapping(&mapping),
-        // Every message is put together from what the document says.
-        Err(error) => assert!(!error.to_string().is_empty()),
+    for asked in [false, true] {
+        let resolve = || {
+            let own = Forms::own(&map);
+            let forms = if asked { other(&map, own)? } else { own };
+            map.resolve_as(&forms)
+        };
+        match bounded(input.len(), resolve) {
+            Ok(mapping) => check_mapping(&mapping),
+            // Every message is put together from what the document says.
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
     }
 }
 
-/// Pieces and objects that a map stands for.
+/// Another spelling than the map's own, where it has one: that of the tensors is asked for, that of the params is found
+/// by names without an index.
+fn other(map: &WeightMap, own: Forms) -> Result<Forms, rialto_bridge::Error> {
+    let rules = || map.rules.iter().filter_map(map_rule);
+    let names = |form: &rialto_bridge::Form| form.name.clone();
+    let asked = rules().filter_map(|rule| rule.tensor_forms.first().map(names));
+    let asked: Vec<String> = asked.collect();
+    let forms = rules().flat_map(|rule| rule.param_forms.iter().chain(&rule.tensor_forms));
+    let parts = forms.flat_map(|form| &form.parts);
+    let there: HashSet<&str> = parts.map(|part| part.tensor.as_str()).collect();
+    let found = own.of_tensors(map, &there)?.of_params(map, &there)?;
+    if asked.is_empty() {
+        return Ok(found);
+    }
+    found.with_tensors(map, &asked)
+}
+
+fn map_rule(rule: &Rule) -> Option<&rialto_bridge::MapRule> {
+    match rule {
+        Rule::Map(rule) => Some(rule),
+        _ => None,
+    }
+}
+
+/// Pieces, keys and objects that a map stands for in all its spellings together.
 fn pieces(map: &WeightMap) -> u64 {
     let values = |scope: &Scope| {
-        let lens = scope
-            .indices()
-            .iter()
-            .map(|index| index.values.len() as u64);
+        let indices = scope.indices().iter();
+        let lens = indices.map(|index| index.values.len() as u64);
         lens.fold(1, u64::saturating_mul)
     };
     let mut sum = 0u64;
-    for rule in &map.rules {
-        let Rule::Map(rule) = rule else { continue };
+    for rule in map.rules.iter().filter_map(map_rule) {
         let axis = rule.state.as_ref().and_then(|state| state.axis);
-        let objects = axis
-            .and_then(|axis| rule.shape.get(axis))
-            .copied()
-            .unwrap_or(1);
-        let parts = rule.parts.iter().map(|part: &Part| values(&part.scope));
-        let each = parts.fold(objects, u64::saturating_add).max(1);
-        sum = sum.saturating_add(values(&rule.scope).saturating_mul(each));
+        let objects = axis.and_then(|axis| rule.shape.get(axis)).copied();
+        let forms = rule.tensor_forms.iter().chain(&rule.param_forms);
+        let parts = forms.flat_map(|form| &form.parts).chain(&rule.parts);
+        let parts = parts.map(|part: &Part| values(&part.scope));
+        let each = parts.fold(objects.unwrap_or(1), u64::saturating_add);
+        sum = sum.saturating_add(values(&rule.scope).saturating_mul(each.max(1)));
     }
     sum
 }
@@ -77,6 +105,17 @@ fn check_mapping(mapping: &Mapping) {
         of_tensor[piece.tensor] += elements;
         of_param[piece.param] += elements;
     }
+    let mut of_keys = vec![0; mapping.params().len()];
+    let mut keys = HashSet::new();
+    for key in mapping.keys() {
+        let param = &mapping.params()[key.param];
+        assert!(key.region.is_inside(&param.shape), "{key:?}");
+        let elements = volume(key.region.sizes());
+        assert_eq!(elements, volume(key.shape.extents()), "{key:?}");
+        of_keys[key.param] += elements;
+        assert!(keys.insert(&key.name), "{key:?} is there twice");
+    }
+    assert_eq!(of_keys, of_param, "keys and pieces do not hold the same");
     let mut names = HashSet::new();
     for (tensor, elements) in mapping.tensors().iter().zip(of_tensor) {
         assert_eq!(elements, volume(tensor.shape.extents()), "{tensor:?}");

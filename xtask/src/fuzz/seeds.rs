@@ -14,13 +14,19 @@ use super::Target;
 use crate::workspace::{CHECKPOINT, Workspace, remove};
 
 const INDEX: &str = "model.safetensors.index.json";
-const SHARDED: &str = "sdk/checkpoint/tests/torch_dist/sharded-w4";
+const TORCH_DIST: &str = "tests/fixtures/torch-dist";
 /// Files that `torch.save` wrote.
 const OBJECTS: [&str; 2] = [
-    "sdk/checkpoint/tests/torch_dist/train_state.pt",
-    "sdk/checkpoint/tests/torch_dist/megatron-0.13/common.pt",
+    "tests/fixtures/megatron/glm52-tiny-tp1/ckpt/iter_0000000/train_state.pt",
+    "tests/fixtures/torch-dist/mcore013-w4/ckpt/iter_0000042/common.pt",
 ];
-const MEGATRON: &str = "tests/fixtures/megatron/glm52-tiny-tp1/ckpt/iter_0000000/__0_0.distcp";
+/// Files that hold items.
+const DATA_FILES: [&str; 4] = [
+    "tests/fixtures/megatron/glm52-tiny-tp1/ckpt/iter_0000000/__0_0.distcp",
+    "tests/fixtures/torch-dist/sharded-w4/ckpt/__3_0.distcp",
+    "tests/fixtures/torch-dist/mcore020-w4/ckpt/iter_0000042/__1_0.distcp",
+    "tests/fixtures/torch-dist/plain-r1/ckpt/__0_0.distcp",
+];
 /// Tensors that a cut header or index keeps.
 const KEPT: usize = 12;
 /// Items of one data file that become seeds, each of another length.
@@ -71,7 +77,10 @@ fn headers(workspace: &Workspace) -> Result<Vec<Vec<u8>>> {
         })),
         [
             &[0],
-            &read(workspace, &format!("{SHARDED}/expected.safetensors"))?[..],
+            &read(
+                workspace,
+                &format!("{TORCH_DIST}/sharded-w4/expected.safetensors"),
+            )?[..],
         ]
         .concat(),
     ];
@@ -135,7 +144,7 @@ fn items(workspace: &Workspace) -> Result<Vec<Vec<u8>>> {
     for name in OBJECTS {
         seeds.push(read(workspace, name)?);
     }
-    for name in [&format!("{SHARDED}/__3_0.distcp"), MEGATRON] {
+    for name in DATA_FILES {
         let bytes = read(workspace, name)?;
         let mut lens = BTreeSet::new();
         let mut items: Vec<&[u8]> = split(&bytes);
@@ -263,10 +272,18 @@ fn nested(depth: usize, times: usize) -> Vec<u8> {
 // --- .metadata ---
 
 fn metadata(workspace: &Workspace) -> Result<Vec<Vec<u8>>> {
-    Ok(vec![
-        read(workspace, &format!("{SHARDED}/.metadata"))?,
-        small_metadata(),
-    ])
+    let files = [
+        "sharded-w4/ckpt/.metadata",
+        "plain-r1/ckpt/.metadata",
+        "plain-r1-torch241/ckpt/.metadata",
+        // A part of a checkpoint, which does not tile its tensors.
+        "per-rank-w2/ckpt/__0.metadata",
+    ];
+    let mut seeds = vec![small_metadata()];
+    for file in files {
+        seeds.push(read(workspace, &format!("{TORCH_DIST}/{file}"))?);
+    }
+    Ok(seeds)
 }
 
 /// A checkpoint with one tensor in two chunks, a scalar, an empty tensor, an object, and one of Megatron's reshaped tensors.
@@ -370,7 +387,7 @@ mod tests {
     #[test]
     fn items_lie_one_after_another_and_begin_with_their_pickle() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let bytes = fs::read(root.join(SHARDED).join("__3_0.distcp")).unwrap();
+        let bytes = fs::read(root.join(DATA_FILES[1])).unwrap();
         let items = split(&bytes);
         assert_eq!(items.len(), 11);
         assert_eq!(items.concat(), bytes);
