@@ -163,6 +163,27 @@ fn a_gap_an_overlap_and_a_duplicate_are_named_with_tensor_shape_and_region() {
 }
 
 #[test]
+fn faults_without_number_are_not_all_listed() {
+    // A hundred tensors of which only every second element has a chunk.
+    let chunks = (0..300).map(|i| chunk(Region::new([2 * i], [1]), "f", 1000 * i));
+    let full_of_gaps = TensorEntry {
+        dtype: Dtype::U8,
+        shape: Shape::new([600]),
+        chunks: chunks.collect(),
+    };
+    let metadata = Metadata {
+        tensors: (0..100)
+            .map(|i| (i.to_string(), full_of_gaps.clone()))
+            .collect(),
+        ..Metadata::default()
+    };
+    let Err(Error::Tiling { faults, .. }) = decode(&metadata.encode()) else {
+        panic!("gaps are faults");
+    };
+    assert!((MAX_FAULTS..MAX_FAULTS + 300).contains(&faults.len()));
+}
+
+#[test]
 fn a_place_outside_the_directory_is_refused() {
     for file in [
         "/etc/passwd",
