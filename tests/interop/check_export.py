@@ -1,21 +1,27 @@
 #!/usr/bin/env python3
 """Judges an export of rialto against the Hugging Face directory it came from, with the safetensors package and PyTorch.
 
-  check_export.py EXPORTED SOURCE [--without-mtp]
+  check_export.py EXPORTED SOURCE [--without-mtp] [--dequantized FILE]
 
-Every tensor must come back with its dtype, shape and bits, in the shard that the index names; config.json and the side
-files byte for byte; each shard must say that it is PyTorch's. With --without-mtp the source's prediction layers are
-expected to be gone and config.json to say so, in nothing else changed. Exit status 0 when nothing differs, 1 otherwise.
+Every tensor must come back with its shape and bits, in the shard that the index names; config.json and the side
+files byte for byte; each shard must say that it is PyTorch's. What Megatron does not keep comes back otherwise: weights in F32 but the
+routers' bias in BF16, weights in FP8 in BF16 and without their scales, and config.json without `quantization_config`. What those
+weights stand for is computed here, and must also be what another program wrote into the file of --dequantized.
+With --without-mtp the source's prediction layers are expected to be gone and config.json to say so, in nothing else changed.
+Exit status 0 when nothing differs, 1 otherwise.
 """
-import json, os, sys, traceback
+import argparse, json, os, sys, traceback
 
+import safetensors.torch
 from safetensors import safe_open
 
+import expected
 from check_torch_dist import Report, raw
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 MTP_KEY = "num_nextn_predict_layers"
+QUANTIZATION = "quantization_config"
 
 
 def read(path):
@@ -52,26 +58,37 @@ class Checkpoint:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
 
 
-def check(exported, source, without_mtp, report):
+def check_config(exported, source, without_mtp, report):
+    with open(os.path.join(source, CONFIG), "rb") as file, open(os.path.join(exported, CONFIG), "rb") as our_file:
+        theirs, ours = file.read(), our_file.read()
+    config = json.loads(theirs)
+    changes = config.pop(QUANTIZATION, None) is not None
+    if without_mtp and config.get(MTP_KEY):
+        config[MTP_KEY], changes = 0, True
+    if not changes and ours != theirs:
+        report.bad(f"{CONFIG} differs")
+    elif changes and json.loads(ours) != config:
+        report.bad(f"{CONFIG} differs in more than {MTP_KEY} and {QUANTIZATION}, or not in them")
+
+
+def check(exported, source, without_mtp, dequantized, report):
     """All of it; every difference goes to the report."""
-    ours, theirs = Checkpoint(exported), Checkpoint(source)
-    config = json.loads(read(os.path.join(source, CONFIG)))
-    dropped = set()
-    if without_mtp:
-        first = config["num_hidden_layers"]
-        prefixes = tuple(f"model.layers.{first + layer}." for layer in range(config[MTP_KEY]))
-        dropped = {key for key in theirs.keys if key.startswith(prefixes)}
+    ours, theirs = Checkpoint(exported), expected.plain(source, without_mtp)
+    dropped = len(expected.plain(source)) - len(theirs)
     for problem in ours.problems:
         report.bad(problem)
-    expected = set(theirs.tensors) - dropped
+    decoded = safetensors.torch.load_file(dequantized) if dequantized else {}
+    for key, tensor in decoded.items():
+        if key not in theirs or bytes(raw(tensor)) != bytes(raw(theirs[key])):
+            report.bad(f"{key}: dequantized otherwise in {os.path.basename(dequantized)}")
     for what, found in [("tensor", set(ours.tensors)), ("index key", set(ours.keys))]:
-        for key in sorted(expected - found):
+        for key in sorted(set(theirs) - found):
             report.bad(f"{what} absent: {key}")
-        for key in sorted(found - expected):
+        for key in sorted(found - set(theirs)):
             report.bad(f"{what} unexpected: {key}")
     same = 0
-    for key in sorted(expected & set(ours.tensors)):
-        a, b = ours.tensors[key], theirs.tensors[key]
+    for key in sorted(set(theirs) & set(ours.tensors)):
+        a, b = ours.tensors[key], theirs[key]
         if (a.dtype, a.shape) != (b.dtype, b.shape):
             report.bad(f"{key}: {a.dtype} {tuple(a.shape)}, expected {b.dtype} {tuple(b.shape)}")
         elif bytes(raw(a)) != bytes(raw(b)):
@@ -83,28 +100,28 @@ def check(exported, source, without_mtp, report):
     for shard, form in ours.formats.items():
         if form != "pt":
             report.bad(f"{shard}: format is {form!r}, expected 'pt'")
-    if without_mtp:
-        config[MTP_KEY] = 0
-        if json.loads(read(os.path.join(exported, CONFIG))) != config:
-            report.bad(f"{CONFIG} differs in more than {MTP_KEY}")
-    elif read(os.path.join(exported, CONFIG)) != read(os.path.join(source, CONFIG)):
-        report.bad(f"{CONFIG} differs")
-    for name in sorted(ours.side_files ^ theirs.side_files):
+    check_config(exported, source, without_mtp, report)
+    side_files = files_below(source) - {INDEX, CONFIG}
+    side_files = {name for name in side_files if not name.endswith(".safetensors")}
+    for name in sorted(ours.side_files ^ side_files):
         report.bad(f"side file on one side only: {name}")
-    for name in sorted(ours.side_files & theirs.side_files):
+    for name in sorted(ours.side_files & side_files):
         if read(os.path.join(exported, name)) != read(os.path.join(source, name)):
             report.bad(f"side file differs: {name}")
-    print(f"{same} of {len(expected)} tensors bit-identical in {len(ours.shards)} shards, {len(dropped)} left out")
+    print(f"{same} of {len(theirs)} tensors bit-identical, {ours.bytes()} bytes in {len(ours.shards)} shards, {len(side_files)} side files, "
+          f"{dropped} left out, {len(decoded)} dequantized by another program too")
 
 
-def main():
-    arguments = [argument for argument in sys.argv[1:] if argument != "--without-mtp"]
-    if len(arguments) != 2:
-        print(__doc__)
-        return 2
+def main(arguments):
+    parser = argparse.ArgumentParser(prog="check_export.py")
+    parser.add_argument("exported")
+    parser.add_argument("source")
+    parser.add_argument("--without-mtp", action="store_true")
+    parser.add_argument("--dequantized")
+    arguments = parser.parse_args(arguments)
     report = Report(20)
     try:
-        check(*arguments, "--without-mtp" in sys.argv, report)
+        check(arguments.exported, arguments.source, arguments.without_mtp, arguments.dequantized, report)
     except Exception as error:
         traceback.print_exc()
         report.bad(f"cannot be checked: {type(error).__name__}: {error}")
@@ -113,4 +130,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

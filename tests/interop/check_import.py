@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
 """Judges an import of rialto against the checkpoint that the real Megatron-Core wrote for the same model.
 
-  check_import.py RUN FIXTURE
+  check_import.py RUN FIXTURE [--mesh TP,ETP | --whole]
 
 RUN      the run directory that `rialto import` made.
 FIXTURE  a directory with `ckpt/` (the real run directory) and `manifest.json` (sha256 of each global tensor).
+--mesh   RUN is of another mesh than FIXTURE: its chunks must be those of the rule in expected.py, and the layer pattern be the same
+         but for where its stages end.
+--whole  the same with one chunk for each tensor.
 
 Everything that check_torch_dist.py does not compare: the set of keys, how each tensor is cut, the value of every object,
 the common and the train state, metadata.json, run_config.yaml and the tracker. Everything is read by PyTorch and PyYAML;
 unpickling is restricted to weights. Exit status 0 when nothing differs, 1 otherwise.
 """
-import hashlib, io, json, os, sys, traceback
+import argparse, hashlib, io, json, os, sys, traceback
 
 import torch
 import torch.distributed.checkpoint as dcp
 import yaml
 from torch.distributed.checkpoint.metadata import TensorProperties, TensorStorageMetadata
 
+import expected
 from check_torch_dist import Report, poison, raw, resolve
 
 # The one object of the fixture that has become a file: Megatron-Core since 0.17 keeps the common state in it.
@@ -27,7 +31,7 @@ DESCRIPTION = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "c
 SAME_VALUE = """
     activation_func add_bias_linear add_qkv_bias dsa_indexer_head_dim dsa_indexer_k_norm_epsilon dsa_indexer_n_heads
     dsa_indexer_rope_interleaved dsa_indexer_skip_topk_offset dsa_indexer_topk dsa_indexer_topk_freq
-    experimental_attention_variant ffn_hidden_size gated_linear_unit hidden_size hybrid_layer_pattern kv_channels kv_lora_rank
+    experimental_attention_variant ffn_hidden_size gated_linear_unit hidden_size hybrid_layer_pattern kv_lora_rank
     layernorm_epsilon moe_ffn_hidden_size moe_router_dtype moe_router_enable_expert_bias moe_router_group_topk
     moe_router_num_groups moe_router_pre_softmax moe_router_score_function moe_router_topk moe_router_topk_scaling_factor
     moe_shared_expert_intermediate_size mscale mscale_all_dim mtp_num_layers multi_latent_attention normalization
@@ -98,7 +102,7 @@ def compare_names(what, ours, theirs, report):
     return sorted(set(ours) & set(theirs))
 
 
-def check_tensors(root, ours, theirs, manifest, report):
+def check_tensors(root, ours, theirs, manifest, boxes, report):
     def tensors(metadata):
         return {k: v for k, v in metadata.state_dict_metadata.items() if isinstance(v, TensorStorageMetadata)}
 
@@ -111,7 +115,7 @@ def check_tensors(root, ours, theirs, manifest, report):
     for name in names:
         if ours[name].size != theirs[name].size:
             report.bad(f"{name}: shape {tuple(ours[name].size)}, expected {tuple(theirs[name].size)}")
-        elif cut(ours[name]) != cut(theirs[name]):
+        elif cut(ours[name]) != (boxes(name, tuple(ours[name].size)) if boxes else cut(theirs[name])):
             report.bad(f"{name}: cut into {len(cut(ours[name]))} chunks otherwise than the real one")
         if ours[name].properties.dtype != theirs[name].properties.dtype:
             report.bad(f"{name}: dtype {ours[name].properties.dtype}, expected {theirs[name].properties.dtype}")
@@ -121,7 +125,9 @@ def check_tensors(root, ours, theirs, manifest, report):
     for name in set(names) & set(manifest["tensors"]):
         if hashlib.sha256(raw(loaded[name])).hexdigest() != manifest["tensors"][name]["sha256"]:
             report.bad(f"{name}: sha256 is not the manifest's")
-    print(f"tensors: {len(names)} of {len(theirs)} keys, with shape, dtype, chunks and sha256")
+    chunks = sum(len(ours[name].chunks) for name in names)
+    by = "a rule" if boxes else "the real checkpoint"
+    print(f"tensors: {len(names)} of {len(theirs)} keys, with shape, dtype and sha256, in {chunks} chunks as by {by}")
 
 
 def check_objects(root, their_root, ours, theirs, report):
@@ -161,7 +167,7 @@ def is_number_as_text(value):
         return False
 
 
-def check_run_config(path, their_path, report):
+def check_run_config(path, their_path, same_mesh, report):
     if not os.path.isfile(path):
         report.bad("file absent: run_config.yaml")
         return
@@ -197,13 +203,16 @@ def check_run_config(path, their_path, report):
     for field in SAME_VALUE:
         if field not in ours:
             report.bad(f"run_config.yaml: model.{field} is absent")
+        elif field == "hybrid_layer_pattern" and not same_mesh:
+            if found := difference(ours[field].replace("|", ""), theirs[field].replace("|", ""), f"model.{field}"):
+                report.bad(f"run_config.yaml: {found}")
         elif found := difference(ours[field], theirs[field], f"model.{field}"):
             report.bad(f"run_config.yaml: {found}")
     print(f"run_config.yaml: {shared} fields compared in type, {len(SAME_VALUE)} in value")
 
 
-def check(run, fixture, report):
-    """All of it; every difference goes to the report."""
+def check(run, fixture, report, boxes=None):
+    """All of it; every difference goes to the report. `boxes` says the chunks of a key and shape where they are not the fixture's."""
     root, their_run = resolve(run), os.path.join(fixture, "ckpt")
     their_root = resolve(their_run)
     tracker = "latest_checkpointed_iteration.txt"
@@ -216,7 +225,7 @@ def check(run, fixture, report):
         manifest = json.load(file)
     # Ours is read by PyTorch as it is.
     ours, theirs = dcp.FileSystemReader(root).read_metadata(), read_metadata(their_root)
-    check_tensors(root, ours, theirs, manifest, report)
+    check_tensors(root, ours, theirs, manifest, boxes, report)
     check_objects(root, their_root, ours, theirs, report)
     check_train_state([
         (os.path.join(root, "train_state.pt"), os.path.join(their_root, "train_state.pt")),
@@ -225,16 +234,30 @@ def check(run, fixture, report):
     with open(os.path.join(root, "metadata.json")) as file:
         if found := difference(json.load(file), DESCRIPTION, "metadata.json"):
             report.bad(found)
-    check_run_config(os.path.join(root, "run_config.yaml"), os.path.join(their_root, "run_config.yaml"), report)
+    check_run_config(os.path.join(root, "run_config.yaml"), os.path.join(their_root, "run_config.yaml"), boxes is None, report)
 
 
-def main():
-    if len(sys.argv) != 3:
-        print(__doc__)
-        return 2
+def whole(key, shape):
+    return [((0,) * len(shape), shape)]
+
+
+def on_mesh(tp, etp):
+    return lambda key, shape: expected.boxes(key, shape, tp, etp)
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(prog="check_import.py")
+    parser.add_argument("run")
+    parser.add_argument("fixture")
+    parser.add_argument("--mesh")
+    parser.add_argument("--whole", action="store_true")
+    arguments = parser.parse_args(arguments)
+    boxes = whole if arguments.whole else None
+    if arguments.mesh:
+        boxes = on_mesh(*map(int, arguments.mesh.split(",")))
     report = Report(20)
     try:
-        check(sys.argv[1], sys.argv[2], report)
+        check(arguments.run, arguments.fixture, report, boxes)
     except (Exception, dcp.CheckpointException) as error:  # PyTorch derives its own from BaseException.
         traceback.print_exc()
         report.bad(f"cannot be checked: {type(error).__name__}: {error}")
@@ -243,4 +266,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -350,7 +350,7 @@ def run_mcore(root, md, exp, rep, a):
     dist.destroy_process_group()
 
 
-def main():
+def main(arguments):
     p = argparse.ArgumentParser()
     p.add_argument("ckpt"); p.add_argument("expected")
     p.add_argument("--mcore", action="store_true")
@@ -358,7 +358,7 @@ def main():
     p.add_argument("--subset", action="store_true", help="allow checkpoint tensors that EXPECTED does not name")
     p.add_argument("--skip-bytes", action="store_true", help="do not load byte items (loading them unpickles)")
     p.add_argument("--max-report", type=int, default=20)
-    a = p.parse_args()
+    a = p.parse_args(arguments)
     rep = Report(a.max_report)
     root = resolve(a.ckpt)
     exp = Expected(a.expected)
@@ -375,4 +375,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
