@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Loads a run of rialto as every rank of a real model would, with Megatron-Core.
+
+  check_ranks.py RUN EXPECTED RANKS
+
+RUN       the run directory that `rialto import` made.
+EXPECTED  a safetensors file with the global tensors.
+RANKS     `ranks.json.gz`: for each rank of a real HybridModel its parameters, and the sharded state dict that it asked for.
+
+The model is not needed: each rank's requests are built again from Megatron-Core's own classes, gated matrices through a factory as the
+model does, and loaded with strictness `raise_all`. There are as many processes as ranks, joined by gloo, and they exchange what
+they ask for as in training: so Megatron-Core itself sees a key that no rank asks for, one that is not there, and main replicas that do not
+cover a tensor once. Every local tensor must have the shape and dtype of the rank's parameter and the bits of its part of the global
+one, and every object be what the rank held. Exit status 0 when nothing differs, 1 otherwise.
+"""
+import contextlib, datetime, gzip, json, multiprocessing, os, sys, tempfile, traceback
+from multiprocessing.connection import wait
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+from check_torch_dist import Expected, Report, poison, raw, resolve
+
+with contextlib.redirect_stderr(None):
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory
+
+
+def sharded_tensor(request):
+    dtype = getattr(torch, request["dtype"])
+    return ShardedTensor(
+        key=request["key"],
+        data=poison(request["local_shape"], dtype),
+        dtype=dtype,
+        local_shape=tuple(request["local_shape"]),
+        global_shape=tuple(request["global_shape"]),
+        global_offset=tuple(request["global_offset"]),
+        axis_fragmentations=tuple(request["axis_fragmentations"]),
+        replica_id=tuple(request["replica_id"]),
+        prepend_axis_num=request["prepend_axis_num"],
+        allow_shape_mismatch=request["allow_shape_mismatch"],
+    )
+
+
+def sharded(requests):
+    """What the model put under one name: an object, a tensor, or a factory whose parts stand one above the other."""
+    first = requests[0]
+    if first["kind"] == "object":
+        shape, offset = tuple(first["global_shape"]), tuple(first["global_offset"])
+        return ShardedObject(first["key"], None, shape, offset, tuple(first["replica_id"]))
+    parts = [sharded_tensor(request) for request in requests]
+    if len(parts) == 1:
+        return parts[0]
+    data = torch.cat([part.data for part in parts])
+    return ShardedTensorFactory(
+        first["key"], data, lambda key, tensor, replica, flattened: parts, torch.cat, tuple(first["replica_id"])
+    )
+
+
+def by_name(rank):
+    """Requests by the name in the rank's state dict, in the file's order."""
+    names = {}
+    for request in rank["sharded_state_dict"]:
+        names.setdefault(request["name"], []).append(request)
+    return names
+
+
+def part(tensor, request):
+    """The request's part of a global tensor."""
+    leading = request["prepend_axis_num"]
+    place = tuple(request["global_offset"][:leading])
+    place += tuple(slice(at, at + extent) for at, extent in zip(request["global_offset"][leading:], request["local_shape"]))
+    return tensor[place]
+
+
+def described(value):
+    return f"tensor {value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else str(value)
+
+
+def check_rank(root, rank, stored, expected, report):
+    """One rank's load. Returns how many tensors, bytes and objects were as they should be."""
+    names = by_name(rank)
+    # By number, because a name with dots would be taken for nested dicts.
+    state = {str(number): sharded(requests) for number, requests in enumerate(names.values())}
+    loaded = dist_checkpointing.load(state, root, validate_access_integrity=True, strict="raise_all")
+    counts = [0, 0, 0]
+    where = f"rank {rank['rank']}"
+    for name in sorted(set(rank["parameters"]) - set(names)):
+        report.bad(f"{where}: nothing was asked for {name}")
+    for number, (name, requests) in enumerate(names.items()):
+        value = loaded[str(number)]
+        if requests[0]["kind"] == "object":
+            if described(value) != requests[0]["data"]:
+                report.bad(f"{where}: {name} is {described(value)}, the model's is {requests[0]['data']}")
+            else:
+                counts[2] += 1
+            continue
+        wanted = torch.cat([part(expected[request["key"]], request) for request in requests])
+        if name in rank["parameters"] and [list(value.shape), str(value.dtype)] != [rank["parameters"][name][0], "torch." + rank["parameters"][name][1]]:
+            report.bad(f"{where}: {name} is {described(value)}, the parameter is {rank['parameters'][name]}")
+        elif stored[requests[0]["key"]].properties.dtype != value.dtype:
+            report.bad(f"{where}: {name} is stored as {stored[requests[0]['key']].properties.dtype}, asked for as {value.dtype}")
+        elif (value.dtype, value.shape) != (wanted.dtype, wanted.shape) or raw(value) != raw(wanted):
+            report.bad(f"{where}: {name}: bits differ from its part of {requests[0]['key']}")
+        else:
+            counts[0] += 1
+            counts[1] += value.numel() * value.element_size()
+    return counts
+
+
+def tensors(expected):
+    """The global tensors of a safetensors file, as PyTorch has them."""
+    file = Expected(expected)
+    dtypes = {"BF16": torch.bfloat16, "F32": torch.float32}
+    return {
+        name: torch.frombuffer(bytearray(file.bits(name)), dtype=dtypes[dtype]).reshape(shape)
+        for name, (dtype, shape, *_) in file.t.items()
+    }
+
+
+class Told(Report):
+    """A rank's report, for the process that started it."""
+
+    def __init__(self):
+        super().__init__(0)
+
+    def bad(self, message):
+        super().bad(message)
+        self.lines.append(message)
+
+
+def join(number, ranks, folder, root, expected, connection):
+    """A rank's process: loads, and sends what it counted and what it found."""
+    report, counts = Told(), [0, 0, 0]
+    try:
+        # What was forked has no threads of its own, and must not look for them.
+        torch.set_num_threads(1)
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        patience = datetime.timedelta(seconds=120)
+        group = f"file://{folder}/group"
+        dist.init_process_group("gloo", init_method=group, rank=number, world_size=len(ranks), timeout=patience)
+        stored = dcp.FileSystemReader(root).read_metadata().state_dict_metadata
+        counts = check_rank(root, ranks[number], stored, expected, report)
+        dist.barrier()
+    except (Exception, dcp.CheckpointException) as error:  # PyTorch derives its own from BaseException.
+        report.bad(f"rank {number}: load failed: {type(error).__name__}: {error}")
+        counts = None
+    connection.send((counts, report.lines))
+    connection.close()
+    os._exit(0)
+
+
+def all_ranks(ranks, root, expected):
+    """What each rank sends. After the first that failed the others would wait for it: they are stopped, and heard no more."""
+    context = multiprocessing.get_context("fork")
+    processes, heard = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(len(ranks)):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=join, args=(number, ranks, folder, root, expected, theirs))
+            process.start()
+            theirs.close()
+            processes[ours] = (number, process)
+        while processes:
+            for connection in wait(list(processes)):
+                number, process = processes.pop(connection)
+                try:
+                    heard[number] = connection.recv()
+                except EOFError:
+                    heard[number] = (None, [f"rank {number}: ended without a word"])
+                process.join()
+            if any(counts is None for counts, _ in heard.values()):
+                for _, process in processes.values():
+                    process.terminate()
+                    process.join()
+                break
+    return heard
+
+
+def check(run, expected, ranks, report):
+    """All of it; every difference goes to the report."""
+    root = resolve(run)
+    with gzip.open(ranks) as file:
+        ranks = json.load(file)
+    heard = all_ranks(ranks, root, tensors(expected))
+    right = [0, 0, 0]
+    for _, (counts, lines) in sorted(heard.items()):
+        for line in lines:
+            report.bad(line)
+        right = [a + b for a, b in zip(right, counts or [0, 0, 0])]
+    asked = [len(requests) for rank in ranks for requests in by_name(rank).values() if requests[0]["kind"] == "tensor"]
+    objects = sum(request["kind"] == "object" for rank in ranks for request in rank["sharded_state_dict"])
+    print(f"ranks: {len(ranks)} joined, raise_all; {right[0]} of {len(asked)} local tensors bit-identical "
+          f"({sum(asked)} requests, {right[1]} bytes), {right[2]} of {objects} objects equal")
+    if not report.n_bad and [right[0], right[2]] != [len(asked), objects]:
+        report.bad("not everything was compared")
+
+
+def main(arguments):
+    if len(arguments) != 3:
+        print(__doc__)
+        return 2
+    report = Report(20)
+    try:
+        check(*arguments, report)
+    except (Exception, dcp.CheckpointException) as error:  # PyTorch derives its own from BaseException.
+        traceback.print_exc()
+        report.bad(f"load failed: {type(error).__name__}: {error}")
+    print("RESULT", f"FAILED ({report.n_bad} mismatches)" if report.n_bad else "OK")
+    return 1 if report.n_bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
