@@ -1,164 +1,271 @@
 //! Our output in front of the code it is for: PyTorch, Megatron-Core and the safetensors package, in Python.
+//!
+//! | module | noun |
+//! |---|---|
+//! | [`matrix`] | which models are converted on which meshes, and what is held against them |
+//! | [`python`] | the interpreter, and the checks that wait to be run in it |
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
+mod matrix;
+mod python;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
-use safetensors::SafeTensors;
+use anyhow::Result;
+use serde_json::json;
 
-use crate::workspace::{CHECKPOINT, Workspace, remove};
+use self::matrix::{Chunks, Golden, Import, MODELS, Model, TRAINING};
+use self::python::Checks;
+use crate::workspace::{Workspace, remove};
 
-/// An interpreter that has the packages already.
-const INTERPRETER: &str = "RIALTO_INTEROP_PYTHON";
-const SCRIPTS: &str = "tests/interop";
-const REQUIREMENTS: &str = "tests/interop/requirements.txt";
-/// What the real Megatron-Core wrote for the checkpoint in the tree, with multi-token prediction and without.
-const KEPT: &str = "tests/fixtures/megatron/glm52-tiny-mtp-tp1";
-const DROPPED: &str = "tests/fixtures/megatron/glm52-tiny-tp1";
-
-/// Imports with multi-token prediction kept and dropped, exports both and what the real Megatron-Core wrote, and has each
-/// result checked. Errors: a command or a
-/// check that fails; a planted fault that no check sees.
+/// Converts every model of the matrix in both directions with the program as built, and has each result checked. Errors: a command or
+/// a check that fails; a planted fault that no check sees.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let python = interpreter(workspace)?;
+    let python = python::interpreter(workspace)?;
     let folder = workspace.scratch("interop").join("work");
     remove(&folder)?;
     fs::create_dir_all(&folder)?;
     workspace.build_rialto()?;
-
-    let source = workspace.path(CHECKPOINT);
-    let expected = workspace.path(KEPT).join("expected.safetensors");
-    let expected_dropped = folder.join("expected-without-mtp.safetensors");
-    leave_out(&expected, "mtp.", &expected_dropped)?;
-
-    let check = |script: &str, arguments: &[&Path], flags: &[&str]| {
-        let mut command = Command::new(&python);
-        command
-            .arg(workspace.path(SCRIPTS).join(script))
-            .args(arguments)
-            .args(flags);
-        // What Megatron-Core misses on a machine without a GPU it says at every import.
-        command
-            .env("PYTHONWARNINGS", "ignore")
-            .env("PYTHONDONTWRITEBYTECODE", "1");
-        workspace.run("python", &mut command)
+    let begin = Instant::now();
+    let mut conversions = Conversions {
+        workspace,
+        folder: &folder,
+        checks: Checks::default(),
+        count: 0,
     };
-    for (mtp, expected, fixture) in [
-        ("keep", &expected, KEPT),
-        ("drop", &expected_dropped, DROPPED),
-    ] {
-        let fixture = workspace.path(fixture);
-        let (run, exported) = (
-            folder.join(format!("run-{mtp}")),
-            folder.join(format!("exported-{mtp}")),
-        );
-        let flags: &[&str] = if mtp == "drop" {
-            &["--without-mtp"]
-        } else {
-            &[]
-        };
-        workspace.rialto([
-            "import".as_ref(),
-            source.as_os_str(),
-            run.as_os_str(),
-            "--mtp".as_ref(),
-            mtp.as_ref(),
-        ])?;
-        check(
-            "check_torch_dist.py",
-            &[&run, expected],
-            &["--mcore", "--pages"],
-        )?;
-        check("check_import.py", &[&run, &fixture], &[])?;
-        workspace.rialto(["export".as_ref(), run.as_os_str(), exported.as_os_str()])?;
-        check("check_export.py", &[&exported, &source], flags)?;
-
-        // The real checkpoint keeps no config: the reference gives it.
-        let (theirs, exported) = (
-            fixture.join("ckpt"),
-            folder.join(format!("exported-fixture-{mtp}")),
-        );
-        let reference = ["--reference".as_ref(), source.as_os_str()];
-        workspace.rialto(
-            ["export".as_ref(), theirs.as_os_str(), exported.as_os_str()]
-                .into_iter()
-                .chain(reference),
-        )?;
-        check("check_export.py", &[&exported, &source], flags)?;
+    println!("\nconversions by {}:", workspace.shown(&workspace.binary()));
+    for model in &MODELS {
+        conversions.model(model)?;
     }
+    conversions.training()?;
+    println!(
+        "{} conversions in {:.0} s",
+        conversions.count,
+        begin.elapsed().as_secs_f64()
+    );
     // A check that cannot fail proves nothing.
-    let faults = [
-        &folder.join("run-keep"),
-        &workspace.path(KEPT),
-        &folder.join("exported-keep"),
-        &source,
-    ];
-    check("plant_faults.py", &faults.map(PathBuf::as_path), &[])?;
-    println!("\ninterop: all checks passed, every planted fault was seen");
+    let places = folder.join("places.json");
+    fs::write(&places, conversions.places().to_string())?;
+    conversions.checks.add("plant_faults", [&places]);
+    conversions
+        .checks
+        .run(workspace, &python, &folder.join("checks.json"))?;
+    println!(
+        "\ninterop: all checks passed, every planted fault was seen, in {:.0} s after the build",
+        begin.elapsed().as_secs_f64()
+    );
     Ok(())
 }
 
-/// Copies a safetensors file without the tensors whose names begin so.
-fn leave_out(file: &Path, prefix: &str, target: &Path) -> Result<()> {
-    let bytes = fs::read(file).with_context(|| format!("{} cannot be read", file.display()))?;
-    let tensors = SafeTensors::deserialize(&bytes)?;
-    let kept: BTreeMap<_, _> = tensors
-        .iter()
-        .filter(|(name, _)| !name.starts_with(prefix))
-        .collect();
-    Ok(safetensors::serialize_to_file(kept, None, target)?)
+/// What has been converted, and the checks that it is to pass.
+struct Conversions<'a> {
+    workspace: &'a Workspace,
+    folder: &'a Path,
+    checks: Checks,
+    count: usize,
 }
 
-/// The interpreter that the user names, or that of an environment made from the requirements file.
-fn interpreter(workspace: &Workspace) -> Result<OsString> {
-    if let Some(named) = std::env::var_os(INTERPRETER).filter(|named| !named.is_empty()) {
-        return Ok(named);
-    }
-    let folder = workspace.scratch("interop");
-    let (environment, stamp) = (folder.join("environment"), folder.join("requirements.txt"));
-    let python = environment.join("bin/python");
-    let requirements = workspace.path(REQUIREMENTS);
-    let wanted =
-        fs::read(&requirements).with_context(|| format!("{REQUIREMENTS} cannot be read"))?;
-    // The stamp is a copy of the file, written when everything is installed; the interpreter is gone after a system upgrade.
-    if fs::read(&stamp).is_ok_and(|found| found == wanted) && starts(&python) {
-        println!("python environment: {}", workspace.shown(&environment));
-        return Ok(python.into_os_string());
-    }
-    remove(&environment)?;
-    fs::create_dir_all(&folder)?;
-    let mut create = Command::new("python3");
-    create.args(["-m", "venv"]).arg(&environment);
-    if let Err(error) = workspace.run("python3", &mut create) {
-        bail!(
-            "no Python environment ({error:#}): install CPython 3.11 to 3.13 with venv and pip \
-             (on Debian: apt-get install python3-venv), or set {INTERPRETER}"
-        );
-    }
-    let mut install = Command::new(&python);
-    install
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--requirement",
-        ])
-        .arg(&requirements);
-    workspace.run(&workspace.shown(&python), &mut install)?;
-    fs::write(&stamp, wanted)?;
-    Ok(python.into_os_string())
-}
+impl Conversions<'_> {
+    /// Imports on every mesh, each export of these and of the real checkpoints, and the import of each export.
+    fn model(&mut self, model: &Model) -> Result<()> {
+        let source = self.fixture(model.source);
+        let expected = self.expected(model);
+        let mut wanted = vec![source.clone().into_os_string(), expected.clone().into()];
+        if !model.keeps_mtp {
+            wanted.push("--without-mtp".into());
+        }
+        for golden in model.goldens {
+            let manifest = golden.path().join("manifest.json");
+            wanted.extend(["--manifest".into(), manifest.into_os_string()]);
+        }
+        self.checks.add("expected", wanted);
 
-fn starts(python: &Path) -> bool {
-    let status = Command::new(python)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    status.is_ok_and(|status| status.success())
+        let mut exports = Vec::new();
+        for golden in model.goldens {
+            exports.push(self.export_of_another(golden.name, &source)?);
+            self.check_export(model, &exports[exports.len() - 1]);
+        }
+        for import in model.imports {
+            let run = self.import(model, import, &source, "run")?;
+            let mut arguments = vec![run.clone().into_os_string(), expected.clone().into()];
+            arguments.extend(["--mcore".into(), "--pages".into()]);
+            self.checks.add("check_torch_dist", arguments);
+            self.check_import(model, import, &run);
+            for golden in model.goldens {
+                let ranks = self.ranks(golden);
+                self.checks
+                    .add("check_ranks", [run.as_path(), &expected, &ranks]);
+            }
+            let exported = self.named("exported", model, import);
+            self.rialto(["export".as_ref(), run.as_os_str(), exported.as_os_str()])?;
+            self.check_export(model, &exported);
+            // What was announced at the export is all that the way back may change.
+            let again = self.import(model, import, &exported, "again")?;
+            let changed = model
+                .changed_by_export
+                .iter()
+                .flat_map(|name| ["--but".into(), (*name).into()]);
+            let directories = [run.into_os_string(), again.into_os_string()];
+            self.checks
+                .add("check_same", directories.into_iter().chain(changed));
+            exports.push(exported);
+        }
+        // One model, one export, whatever the mesh and whoever wrote the checkpoint.
+        self.checks.add("check_same", exports);
+        Ok(())
+    }
+
+    /// Exports of the checkpoints of a training run.
+    fn training(&mut self) -> Result<()> {
+        let source = self.fixture(TRAINING.source);
+        let mut exports = Vec::new();
+        for golden in TRAINING.goldens {
+            exports.push(self.export_of_another(golden.name, &source)?);
+            self.check_export(&TRAINING, &exports[exports.len() - 1]);
+        }
+        self.checks.add("check_same", exports);
+        Ok(())
+    }
+
+    fn import(
+        &mut self,
+        model: &Model,
+        import: &Import,
+        source: &Path,
+        kind: &str,
+    ) -> Result<PathBuf> {
+        let run = self.named(kind, model, import);
+        let sizes = import.mesh.map(|size| size.to_string());
+        let [tp, pp, ep, etp] = sizes.each_ref().map(String::as_str);
+        let mtp = if model.keeps_mtp { "keep" } else { "drop" };
+        let options = [
+            "--dtype",
+            "bf16",
+            "--tp",
+            tp,
+            "--pp",
+            pp,
+            "--ep",
+            ep,
+            "--etp",
+            etp,
+            "--mtp",
+            mtp,
+            "--chunks",
+            import.chunks.option(),
+        ];
+        let arguments = ["import".as_ref(), source.as_os_str(), run.as_os_str()];
+        self.rialto(
+            arguments
+                .into_iter()
+                .chain(options.iter().map(AsRef::as_ref)),
+        )?;
+        Ok(run)
+    }
+
+    /// Exports a checkpoint that another program wrote. It keeps no config: the reference gives it.
+    fn export_of_another(&mut self, name: &str, source: &Path) -> Result<PathBuf> {
+        let run = rialto_tests::megatron(name).join("ckpt");
+        let exported = self.folder.join(format!("exported-of-{name}"));
+        self.rialto([
+            "export".as_ref(),
+            run.as_os_str(),
+            exported.as_os_str(),
+            "--reference".as_ref(),
+            source.as_os_str(),
+        ])?;
+        Ok(exported)
+    }
+
+    fn check_export(&mut self, model: &Model, exported: &Path) {
+        let mut arguments = vec![exported.into(), self.fixture(model.source).into_os_string()];
+        if !model.keeps_mtp {
+            arguments.push("--without-mtp".into());
+        }
+        if let Some(dequantized) = model.dequantized {
+            arguments.extend(["--dequantized".into(), self.fixture(dequantized).into()]);
+        }
+        self.checks.add("check_export", arguments);
+    }
+
+    /// Against the real checkpoint of this mesh; where there is none, against that of another, and the chunks against a rule.
+    fn check_import(&mut self, model: &Model, import: &Import, run: &Path) {
+        let same = |golden: &&Golden| golden.mesh == import.mesh;
+        let golden = model.goldens.iter().find(same);
+        let fixture = golden.unwrap_or(&model.goldens[0]).path();
+        let mut arguments = vec![run.into(), fixture.into_os_string()];
+        match import.chunks {
+            Chunks::Whole => arguments.push("--whole".into()),
+            Chunks::Megatron if golden.is_none() => {
+                let [tp, _, _, etp] = import.mesh;
+                arguments.extend(["--mesh".into(), format!("{tp},{etp}").into()]);
+            }
+            Chunks::Megatron => {}
+        }
+        self.checks.add("check_import", arguments);
+    }
+
+    /// Where the results lie that faults are planted into, and what they are held against.
+    fn places(&self) -> serde_json::Value {
+        let [glm52, _, glm5, glm53] = &MODELS;
+        let result =
+            |kind, model: &Model, number: usize| self.named(kind, model, &model.imports[number]);
+        json!({
+            "run": result("run", glm52, 0),
+            "exported": result("exported", glm52, 0),
+            "fixture": glm52.goldens[0].path(),
+            "source": self.fixture(glm52.source),
+            "expected": self.expected(glm52),
+            "cut_run": result("run", glm52, 1),
+            "cut_fixture": glm52.goldens[1].path(),
+            "ranks": self.ranks(&glm52.goldens[1]),
+            "whole_run": result("run", glm52, 3),
+            "f32_run": result("run", glm5, 2),
+            "f32_exported": result("exported", glm5, 2),
+            "f32_fixture": glm5.goldens[0].path(),
+            "f32_source": self.fixture(glm5.source),
+            "fp8_run": result("run", glm53, 0),
+            "fp8_exported": result("exported", glm53, 0),
+            "fp8_fixture": glm53.goldens[0].path(),
+            "fp8_ranks": self.ranks(&glm53.goldens[0]),
+            "fp8_source": self.fixture(glm53.source),
+            "fp8_expected": self.expected(glm53),
+            "dequantized": self.fixture(glm53.dequantized.unwrap_or_default()),
+        })
+    }
+
+    /// Runs rialto, whose summaries are many here and the same as in the demo.
+    fn rialto<A: AsRef<std::ffi::OsStr>>(
+        &mut self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<()> {
+        self.count += 1;
+        self.workspace.rialto_silently(arguments)
+    }
+
+    fn named(&self, kind: &str, model: &Model, import: &Import) -> PathBuf {
+        let [tp, pp, ep, etp] = import.mesh;
+        let whole = match import.chunks {
+            Chunks::Whole => "-whole",
+            Chunks::Megatron => "",
+        };
+        self.folder.join(format!(
+            "{kind}-{}-{tp}-{pp}-{ep}-{etp}{whole}",
+            model.name()
+        ))
+    }
+
+    fn expected(&self, model: &Model) -> PathBuf {
+        self.folder
+            .join(format!("expected-{}.safetensors", model.name()))
+    }
+
+    fn ranks(&self, golden: &Golden) -> PathBuf {
+        self.fixture(&format!("megatron/ranks/{}.json.gz", golden.name))
+    }
+
+    fn fixture(&self, name: &str) -> PathBuf {
+        self.workspace.path("tests/fixtures").join(name)
+    }
 }

@@ -1,7 +1,7 @@
 //! The commands of this repository, as `cargo xtask COMMAND`.
 //!
-//! Stands beside the house: it imports no crate of it and drives the `rialto` binary as a user does, so what it compares is
-//! judged by other code than wrote it.
+//! Stands beside the house: it drives the `rialto` binary as a user does, so what it compares is judged by other code than wrote
+//! it. Of the repository's crates it imports the tests' library alone, which says where the fixtures are.
 //!
 //! | module | noun |
 //! |---|---|

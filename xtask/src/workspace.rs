@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -87,11 +87,30 @@ impl Workspace {
         &self,
         arguments: impl IntoIterator<Item = A>,
     ) -> Result<()> {
-        let binary = self.binaries.join("rialto");
-        let mut command = Command::new(&binary);
+        let mut command = self.rialto_command(arguments);
+        self.run(&self.shown(&self.binary()), &mut command)
+    }
+
+    /// Runs rialto and shows only the command, and its errors.
+    pub(crate) fn rialto_silently<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<()> {
+        let mut command = self.rialto_command(arguments);
+        command.arg("--quiet").stdout(Stdio::null());
+        self.run(&self.shown(&self.binary()), &mut command)
+    }
+
+    fn rialto_command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new(self.binary());
         // The plugin of this build and no other.
         command.args(arguments).env_remove("RIALTO_PLUGIN_PATH");
-        self.run(&self.shown(&binary), &mut command)
+        command
+    }
+
+    /// The program as built.
+    pub(crate) fn binary(&self) -> PathBuf {
+        self.binaries.join("rialto")
     }
 
     /// Runs a command in the root, printed first.
