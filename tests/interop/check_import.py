@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Judges an import of rialto against the checkpoint that the real Megatron-Core wrote for the same model.
 
-  check_import.py RUN FIXTURE [--mesh TP,ETP | --whole]
+  check_import.py RUN FIXTURE [--mesh TP,PP,EP,ETP | --whole]
 
 RUN      the run directory that `rialto import` made.
 FIXTURE  a directory with `ckpt/` (the real run directory) and `manifest.json` (sha256 of each global tensor).
---mesh   RUN is of another mesh than FIXTURE: its chunks must be those of the rule in expected.py, and the layer pattern be the same
-         but for where its stages end.
---whole  the same with one chunk for each tensor.
+--mesh   RUN is of another mesh than FIXTURE: its chunks must be those of the rule in expected.py, its parallel sizes these, and its
+         layer pattern the same but for where the stages end.
+--whole  each tensor must be one chunk.
 
 Everything that check_torch_dist.py does not compare: the set of keys, how each tensor is cut, the value of every object,
 the common and the train state, metadata.json, run_config.yaml and the tracker. Everything is read by PyTorch and PyYAML;
@@ -31,13 +31,18 @@ DESCRIPTION = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "c
 SAME_VALUE = """
     activation_func add_bias_linear add_qkv_bias dsa_indexer_head_dim dsa_indexer_k_norm_epsilon dsa_indexer_n_heads
     dsa_indexer_rope_interleaved dsa_indexer_skip_topk_offset dsa_indexer_topk dsa_indexer_topk_freq
-    experimental_attention_variant ffn_hidden_size gated_linear_unit hidden_size hybrid_layer_pattern kv_lora_rank
+    experimental_attention_variant ffn_hidden_size gated_linear_unit hidden_size kv_lora_rank
     layernorm_epsilon moe_ffn_hidden_size moe_router_dtype moe_router_enable_expert_bias moe_router_group_topk
     moe_router_num_groups moe_router_pre_softmax moe_router_score_function moe_router_topk moe_router_topk_scaling_factor
     moe_shared_expert_intermediate_size mscale mscale_all_dim mtp_num_layers multi_latent_attention normalization
     num_attention_heads num_layers num_moe_experts num_query_groups params_dtype position_embedding_type q_lora_rank qk_head_dim
     qk_layernorm qk_pos_emb_head_dim rotary_base rotary_percent rotary_scaling_factor seq_length
     share_embeddings_and_output_weights should_pad_vocab v_head_dim vocab_size
+""".split()
+
+# In the order of a mesh.
+PARALLEL = """
+    tensor_model_parallel_size pipeline_model_parallel_size expert_model_parallel_size expert_tensor_parallel_size
 """.split()
 
 # Fields whose type may differ, each with its reason.
@@ -167,7 +172,21 @@ def is_number_as_text(value):
         return False
 
 
-def check_run_config(path, their_path, same_mesh, report):
+def check_parallel(ours, theirs, mesh, report):
+    """Sizes and stages: those of the mesh, or where none is given those of the fixture."""
+    for field, size in zip(PARALLEL, mesh or [theirs[field] for field in PARALLEL]):
+        if ours.get(field) != size:
+            report.bad(f"run_config.yaml: model.{field} is {ours.get(field)!r}, expected {size}")
+    pattern, expected_pattern = ours.get("hybrid_layer_pattern", ""), theirs["hybrid_layer_pattern"]
+    if mesh:
+        if pattern.count("|") != mesh[1] - 1:
+            report.bad(f"run_config.yaml: model.hybrid_layer_pattern is {pattern!r}, expected {mesh[1]} stages")
+        pattern, expected_pattern = pattern.replace("|", ""), expected_pattern.replace("|", "")
+    if found := difference(pattern, expected_pattern, "model.hybrid_layer_pattern"):
+        report.bad(f"run_config.yaml: {found}")
+
+
+def check_run_config(path, their_path, mesh, report):
     if not os.path.isfile(path):
         report.bad("file absent: run_config.yaml")
         return
@@ -198,21 +217,23 @@ def check_run_config(path, their_path, same_mesh, report):
         expected = theirs[field]
         if type(value) is not type(expected) and expected is not None and field not in OTHER_TYPE:
             report.bad(f"run_config.yaml: model.{field} is {value!r} ({type(value).__name__}), expected {type(expected).__name__}")
-        elif field not in SAME_VALUE and value != expected:
+        elif field not in SAME_VALUE + PARALLEL + ["hybrid_layer_pattern"] and value != expected:
             print(f"  note: run_config.yaml: model.{field} is {value!r}, in the fixture {expected!r}")
     for field in SAME_VALUE:
         if field not in ours:
             report.bad(f"run_config.yaml: model.{field} is absent")
-        elif field == "hybrid_layer_pattern" and not same_mesh:
-            if found := difference(ours[field].replace("|", ""), theirs[field].replace("|", ""), f"model.{field}"):
-                report.bad(f"run_config.yaml: {found}")
         elif found := difference(ours[field], theirs[field], f"model.{field}"):
             report.bad(f"run_config.yaml: {found}")
-    print(f"run_config.yaml: {shared} fields compared in type, {len(SAME_VALUE)} in value")
+    if "hybrid_layer_pattern" not in ours:
+        report.bad("run_config.yaml: model.hybrid_layer_pattern is absent")
+    check_parallel(ours, theirs, mesh, report)
+    print(f"run_config.yaml: {shared} fields compared in type, {len(SAME_VALUE + PARALLEL) + 1} in value")
 
 
-def check(run, fixture, report, boxes=None):
-    """All of it; every difference goes to the report. `boxes` says the chunks of a key and shape where they are not the fixture's."""
+def check(run, fixture, report, mesh=None, boxes=None):
+    """All of it; every difference goes to the report. A mesh that is not the fixture's is given, and so are chunks, by key and shape."""
+    if mesh and not boxes:
+        boxes = lambda key, shape: expected.boxes(key, shape, mesh[0], mesh[3])
     root, their_run = resolve(run), os.path.join(fixture, "ckpt")
     their_root = resolve(their_run)
     tracker = "latest_checkpointed_iteration.txt"
@@ -234,15 +255,11 @@ def check(run, fixture, report, boxes=None):
     with open(os.path.join(root, "metadata.json")) as file:
         if found := difference(json.load(file), DESCRIPTION, "metadata.json"):
             report.bad(found)
-    check_run_config(os.path.join(root, "run_config.yaml"), os.path.join(their_root, "run_config.yaml"), boxes is None, report)
+    check_run_config(os.path.join(root, "run_config.yaml"), os.path.join(their_root, "run_config.yaml"), mesh, report)
 
 
 def whole(key, shape):
     return [((0,) * len(shape), shape)]
-
-
-def on_mesh(tp, etp):
-    return lambda key, shape: expected.boxes(key, shape, tp, etp)
 
 
 def main(arguments):
@@ -252,12 +269,10 @@ def main(arguments):
     parser.add_argument("--mesh")
     parser.add_argument("--whole", action="store_true")
     arguments = parser.parse_args(arguments)
-    boxes = whole if arguments.whole else None
-    if arguments.mesh:
-        boxes = on_mesh(*map(int, arguments.mesh.split(",")))
+    mesh = [int(size) for size in arguments.mesh.split(",")] if arguments.mesh else None
     report = Report(20)
     try:
-        check(arguments.run, arguments.fixture, report, boxes)
+        check(arguments.run, arguments.fixture, report, mesh, whole if arguments.whole else None)
     except (Exception, dcp.CheckpointException) as error:  # PyTorch derives its own from BaseException.
         traceback.print_exc()
         report.bad(f"cannot be checked: {type(error).__name__}: {error}")

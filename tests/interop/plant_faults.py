@@ -70,10 +70,10 @@ def scenes(at):
         "ranks of a file": (at["ranks"], lambda copy, report: check_ranks.check(at["cut_run"], at["expected"], copy, report)),
         "expected": (at["source"], lambda copy, report: by_expected(copy, os.path.join(at["cut_fixture"], "manifest.json"), report)),
         # GLM-5 on a mesh that no real checkpoint has, from weights in F32.
-        "import by rule": (at["f32_run"], lambda copy, report: check_import.check(copy, at["f32_fixture"], report, check_import.on_mesh(2, 2))),
+        "import by rule": (at["f32_run"], lambda copy, report: check_import.check(copy, at["f32_fixture"], report, [2, 1, 2, 2])),
         "export of f32": (at["f32_exported"], lambda copy, report: check_export.check(copy, at["f32_source"], False, None, report)),
         # One chunk for each tensor.
-        "import, whole": (at["whole_run"], lambda copy, report: check_import.check(copy, at["fixture"], report, check_import.whole)),
+        "import, whole": (at["whole_run"], lambda copy, report: check_import.check(copy, at["cut_fixture"], report, boxes=check_import.whole)),
         # GLM-5.3 from weights in FP8.
         "torch_dist of fp8": (at["fp8_run"], lambda copy, report: by_torch_dist(copy, at["fp8_expected"], report)),
         "ranks of fp8": (at["fp8_run"], lambda copy, report: check_ranks.check(copy, at["fp8_expected"], at["fp8_ranks"], report)),
@@ -549,6 +549,9 @@ FAULTS = [
     ("import by rule", "chunks otherwise", "a border one row off", rewrite(GATED, torch.clone, a_row_off)),
     ("import by rule", "chunks otherwise", "one chunk for a tensor", rewrite(GATED, torch.clone, lambda chunks: [((0, 0), (chunks[-1][0][0] + chunks[-1][1][0], chunks[0][1][1]))])),
     ("import by rule", "hybrid_layer_pattern", "another layer pattern", text(r"^( +hybrid_layer_pattern: *\S*?)D", r"\1M")),
+    ("import by rule", "expected 1 stages", "a stage more", text(r"^( +hybrid_layer_pattern: *\S*?)E", r"\1E|")),
+    ("import by rule", "expert_tensor_parallel_size", "another mesh", text(r"^( +expert_tensor_parallel_size:).*$", r"\1 1")),
+    ("import, cut", "pipeline_model_parallel_size", "another mesh", text(r"^( +pipeline_model_parallel_size:).*$", r"\1 1")),
     ("import, whole", "chunks otherwise", "a tensor cut in two", cut_in_two),
     ("ranks", "bits differ", "gate and up swapped", swap(GATED, [(0, 2), (1, 3)])),
     ("ranks", "bits differ", "two experts swapped", swap(EXPERTS, [(0, 2), (1, 3)])),

@@ -198,8 +198,8 @@ impl Conversions<'_> {
         match import.chunks {
             Chunks::Whole => arguments.push("--whole".into()),
             Chunks::Megatron if golden.is_none() => {
-                let [tp, _, _, etp] = import.mesh;
-                arguments.extend(["--mesh".into(), format!("{tp},{etp}").into()]);
+                let [tp, pp, ep, etp] = import.mesh;
+                arguments.extend(["--mesh".into(), format!("{tp},{pp},{ep},{etp}").into()]);
             }
             Chunks::Megatron => {}
         }
