@@ -213,7 +213,7 @@ fn the_provider_says_what_the_real_run_config_says() {
         "attention_softmax_in_fp32",
         "cp_comm_type",
         "is_hybrid_model",
-        // Unused by latent attention; the stand-in takes hidden size by heads.
+        // Unused by latent attention; the stand-in takes hidden size by heads, Megatron-Bridge itself the rope width.
         "kv_channels",
         "moe_flex_dispatcher_backend",
         "moe_flex_dispatcher_num_sms",

@@ -490,6 +490,8 @@ fn provider(
         "ffn_hidden_size": model.intermediate_size,
         "hidden_size": model.hidden_size,
         "init_method_std": number("initializer_range")?,
+        // Not `head_dim`, which releases fill differently: Transformers, and so Megatron-Bridge, puts the rope width there.
+        "kv_channels": model.qk_rope_head_dim,
         "kv_lora_rank": model.kv_lora_rank,
         "layernorm_epsilon": number("rms_norm_eps")?,
         "moe_ffn_hidden_size": model.moe_intermediate_size,
@@ -515,9 +517,6 @@ fn provider(
     });
     let mut fields = fixed_provider_fields();
     fields.extend(object(decided));
-    if let Some(head_dim) = config.optional_integer("head_dim")? {
-        fields.insert("kv_channels".to_owned(), json!(head_dim));
-    }
     fields.sort_keys();
     Ok(fields)
 }
