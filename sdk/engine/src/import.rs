@@ -44,6 +44,8 @@ pub struct ImportPlan {
     layout: PipelineLayout,
     mapping: Mapping,
     binding: TensorBinding,
+    /// For each position in the binding's inventory, the one in the source: what is ignored stands only in the latter.
+    stored: Vec<usize>,
     codecs: Vec<Codec>,
     /// Dtype of each param as written.
     dtypes: Vec<Dtype>,
@@ -92,6 +94,10 @@ impl ImportPlan {
         let (mapping, forms) = mapping_of(&map, &inventory)?;
         let known: HashSet<&str> = mapping.tensors().iter().map(|t| t.name.as_str()).collect();
         let ignored = ignored::take_out(&mut inventory, &options.ignore, &known)?;
+        let stored = match &source {
+            Some(source) => positions_in(source, &inventory),
+            None => Vec::new(),
+        };
         let codecs = family.codecs(&spec)?;
         let binding = mapping.bind_tensors(&inventory, &codecs)?;
         let pairs = mapping.params().iter().zip(&binding.param_dtypes);
@@ -109,6 +115,7 @@ impl ImportPlan {
             layout,
             mapping,
             binding,
+            stored,
             codecs,
             dtypes,
             files,
@@ -358,7 +365,7 @@ impl ImportPlan {
         source: &'a HfCheckpoint,
         tensor: usize,
     ) -> Box<dyn Values + 'a> {
-        let at = |position: usize| &source.tensors()[position];
+        let at = |position: usize| &source.tensors()[self.stored[position]];
         let stored = at(self.binding.tensors[tensor]);
         match &self.binding.encodings[tensor] {
             None => Box::new(encoded::stored(source, stored)),
@@ -476,6 +483,17 @@ pub(crate) fn inventory(source: &HfCheckpoint) -> Vec<StoredTensor> {
         place: source.files()[tensor.file].name.clone(),
     });
     stored.collect()
+}
+
+/// Where in the source each tensor of an inventory stands that was taken from it.
+fn positions_in(source: &HfCheckpoint, inventory: &[StoredTensor]) -> Vec<usize> {
+    let kept: HashSet<&str> = inventory
+        .iter()
+        .map(|stored| stored.name.as_str())
+        .collect();
+    let all = source.tensors().iter().enumerate();
+    let stored = all.filter(|(_, tensor)| kept.contains(tensor.name.as_str()));
+    stored.map(|(position, _)| position).collect()
 }
 
 /// The map in the spelling in which these tensors are there, and what spelling that is.
