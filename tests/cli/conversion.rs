@@ -165,7 +165,7 @@ fn inspect_lists_what_either_format_holds() {
 }
 
 #[test]
-fn force_replaces_the_target_as_a_whole() {
+fn fc_47_force_replaces_the_target_as_a_whole() {
     let scratch = scratch();
     let (source, run) = (fixture("glm52-tiny"), scratch.path().join("run"));
     std::fs::create_dir(&run).unwrap();

@@ -11,7 +11,7 @@ use crate::world::{command, contents, fixture, rialto, scratch, text};
 const KILLS: u32 = 20;
 
 #[test]
-fn an_import_killed_at_any_moment_leaves_no_half_target() {
+fn fc_45_an_import_killed_at_any_moment_leaves_no_half_target() {
     let scratch = scratch();
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -24,7 +24,7 @@ fn an_import_killed_at_any_moment_leaves_no_half_target() {
 }
 
 #[test]
-fn an_export_killed_at_any_moment_leaves_no_half_target() {
+fn fc_45_an_export_killed_at_any_moment_leaves_no_half_target() {
     let scratch = scratch();
     let (source, run) = (fixture("glm52-tiny"), scratch.path().join("run"));
     assert_eq!(rialto(["import", text(&source), text(&run)]).code, 0);

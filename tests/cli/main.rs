@@ -10,4 +10,5 @@ mod kills;
 mod machine;
 mod plugins;
 mod refusals;
+mod verify;
 mod world;

@@ -87,7 +87,7 @@ fn a_bad_plugin_given_by_hand_is_an_error_and_a_bad_one_found_is_not() {
 }
 
 #[test]
-fn an_architecture_that_no_plugin_takes_is_named_with_those_available() {
+fn fc_08_an_architecture_that_no_plugin_takes_is_named_with_those_available() {
     let scratch = scratch();
     std::fs::write(
         scratch.path().join("config.json"),

@@ -51,7 +51,7 @@ fn what_cannot_be_imported_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_damaged_source_is_refused_before_any_output() {
+fn fc_33_a_damaged_source_is_refused_before_any_output() {
     let scratch = scratch();
     let (source, target) = (scratch.path().join("source"), scratch.path().join("run"));
     std::fs::create_dir(&source).unwrap();
@@ -115,7 +115,7 @@ fn every_finding_is_in_the_document() {
 }
 
 #[test]
-fn a_target_in_around_or_at_the_source_is_refused() {
+fn fc_47_a_target_in_around_or_at_the_source_is_refused() {
     let scratch = scratch();
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -137,7 +137,7 @@ fn a_target_in_around_or_at_the_source_is_refused() {
 }
 
 #[test]
-fn an_export_without_a_config_says_what_to_give() {
+fn fc_02_an_export_without_a_config_says_what_to_give() {
     let scratch = scratch();
     let run = fixture("megatron/glm52-tiny-mtp-tp1/ckpt");
     let target = scratch.path().join("out");
@@ -162,7 +162,7 @@ fn an_export_without_a_config_says_what_to_give() {
 }
 
 #[test]
-fn a_dangling_tracker_is_an_error_that_names_what_exists() {
+fn fc_54_a_dangling_tracker_is_an_error_that_names_what_exists() {
     let scratch = scratch();
     let run = scratch.path().join("run");
     assert_eq!(

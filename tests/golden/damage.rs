@@ -131,7 +131,7 @@ fn any_tensor_doubled_under_another_name_is_named() {
 
 /// One name twice in one header: no writer makes it, so the header is written by hand.
 #[test]
-fn any_tensor_doubled_under_its_own_name_is_named() {
+fn fc_38_any_tensor_doubled_under_its_own_name_is_named() {
     let whole = hugging_face(on_disk("glm52-tiny").as_ref());
     let families = families();
     for (position, (name, (dtype, shape, bytes))) in whole.iter().enumerate() {
@@ -158,7 +158,7 @@ fn any_tensor_doubled_under_its_own_name_is_named() {
 
 /// A second copy in another shard: the index decides and the ignored copy is reported by name.
 #[test]
-fn any_tensor_copied_into_another_shard_is_reported_and_the_index_decides() {
+fn fc_36_any_tensor_copied_into_another_shard_is_reported_and_the_index_decides() {
     let source = crate::world::in_memory("glm52-tiny");
     let index = read_whole(&source, "model.safetensors.index.json", 1 << 20).unwrap();
     let index: serde_json::Value = serde_json::from_slice(&index).unwrap();

@@ -147,7 +147,7 @@ fn fc_18_an_embedding_and_a_head_of_the_prediction_layer_are_kept_and_never_inve
 }
 
 #[test]
-fn side_files_come_back_byte_for_byte_and_other_weights_stay_behind() {
+fn fc_06_side_files_come_back_byte_for_byte_and_other_weights_stay_behind() {
     both_ways(|family| {
         let source = in_memory("glm52-tiny");
         let side: [(&str, &[u8]); 4] = [
@@ -301,7 +301,7 @@ fn training_state_is_ignored_with_one_line_and_a_count() {
 }
 
 #[test]
-fn fused_experts_import_as_separate_ones_do_and_are_written_when_asked_for() {
+fn fc_14_fused_experts_import_as_separate_ones_do_and_are_written_when_asked_for() {
     both_ways(|family| {
         let source = on_disk("glm52-tiny");
         let run = import(family, Arc::clone(&source), &options(MtpPolicy::Keep)).unwrap();
@@ -350,7 +350,7 @@ fn fused_experts_import_as_separate_ones_do_and_are_written_when_asked_for() {
 }
 
 #[test]
-fn a_run_directory_and_its_iteration_directory_export_alike() {
+fn fc_54_a_run_directory_and_its_iteration_directory_export_alike() {
     both_ways(|family| {
         let run = import(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap();
         let alone = MemoryStore::new("iter_0000000");
@@ -390,7 +390,7 @@ fn shards_split_at_the_size_asked_for_and_import_again_to_the_same_bytes() {
 }
 
 #[test]
-fn without_a_config_the_places_searched_are_named_and_a_reference_helps() {
+fn fc_02_without_a_config_the_places_searched_are_named_and_a_reference_helps() {
     both_ways(|family| {
         let run = on_disk("megatron/glm52-tiny-mtp-tp1/ckpt");
         let error = export(family, run, None, &ExportOptions::default()).unwrap_err();
@@ -404,7 +404,7 @@ fn without_a_config_the_places_searched_are_named_and_a_reference_helps() {
 }
 
 #[test]
-fn a_reference_of_another_size_is_refused_with_the_fields() {
+fn fc_03_a_reference_of_another_size_is_refused_with_the_fields() {
     both_ways(|family| {
         let run = import(family, on_disk("glm52-tiny"), &options(MtpPolicy::Keep)).unwrap();
         let reference = in_memory("glm52-tiny");

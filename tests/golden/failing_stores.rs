@@ -201,7 +201,7 @@ impl rialto_checkpoint::store::Target for Full {
 }
 
 #[test]
-fn room_is_asked_for_before_anything_is_created() {
+fn fc_46_room_is_asked_for_before_anything_is_created() {
     both_ways(|family| {
         let source: Arc<dyn Store> = Arc::new(in_memory("glm52-tiny"));
         let plan = ImportPlan::new(family, Arc::clone(&source), &options(MtpPolicy::Keep)).unwrap();

@@ -14,12 +14,15 @@
 mod counts;
 mod damage;
 mod decoding;
+mod encoded;
 mod export;
 mod failing_stores;
+mod field_cases;
 mod forms;
 mod fp8;
 mod import;
 mod refusals;
+mod shards;
 mod torch_dist;
 mod verify;
 mod world;

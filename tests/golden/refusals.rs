@@ -173,7 +173,7 @@ fn config_values_that_would_compute_something_else_are_refused_by_key() {
 }
 
 #[test]
-fn an_indexer_list_of_another_length_is_refused_with_both_lengths() {
+fn fc_05_an_indexer_list_of_another_length_is_refused_with_both_lengths() {
     both_ways(|family| {
         let error = refused(family, |config| {
             drop(config["indexer_types"].as_array_mut().unwrap().pop())
@@ -187,7 +187,7 @@ fn an_indexer_list_of_another_length_is_refused_with_both_lengths() {
 }
 
 #[test]
-fn the_indexer_list_decides_over_frequency_and_offset_and_says_so() {
+fn fc_05_the_indexer_list_decides_over_frequency_and_offset_and_says_so() {
     both_ways(|family| {
         let mut config = tiny_config();
         config["index_topk_freq"] = json!(2);
@@ -258,7 +258,7 @@ fn keys_that_are_not_read_are_listed() {
 }
 
 #[test]
-fn an_mtp_count_of_null_zero_or_none_means_no_mtp() {
+fn fc_09_an_mtp_count_of_null_zero_or_none_means_no_mtp() {
     both_ways(|family| {
         for value in [Some(Value::Null), Some(json!(0)), None] {
             let mut config = tiny_config();
@@ -281,7 +281,7 @@ fn an_mtp_count_of_null_zero_or_none_means_no_mtp() {
 }
 
 #[test]
-fn a_router_in_f32_keeps_its_dtype_or_is_narrowed_when_asked_and_the_bias_never_is() {
+fn fc_31_a_router_in_f32_keeps_its_dtype_or_is_narrowed_when_asked_and_the_bias_never_is() {
     both_ways(|family| {
         let narrow = Options {
             dtype: DtypeChoice::Bf16,
