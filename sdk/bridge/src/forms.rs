@@ -293,3 +293,75 @@ fn best(
     }
     Ok((best, chosen))
 }
+
+#[cfg(test)]
+mod tests {
+    use rialto_tensor::Dtype;
+
+    use super::*;
+    use crate::{DtypeRule, Scope};
+
+    /// Three layers, of which the first has another norm than the others. Today a layer is two, so that the name of the second
+    /// layer's norm in the past is that of the first layer's today.
+    fn map() -> WeightMap {
+        let rule = |name: &str, layers: std::ops::Range<u64>, today: &str, past: &str| {
+            MapRule::new(name, "test", today, [4])
+                .over(Scope::new().index("i", layers))
+                .dtype(DtypeRule::any_of([Dtype::Bf16]))
+                .part(Part::new(&format!("{name}.{{i}}"), [4]))
+                .params_also(Form::new("past", [Part::new(past, [4])]))
+                .params_also(Form::new(
+                    "past+old",
+                    [Part::new(&format!("old.{past}"), [4])],
+                ))
+        };
+        WeightMap::new([
+            rule("first norm", 0..1, "l.{2*i+1}.norm", "l.{i}.norm"),
+            rule("attention", 0..3, "l.{2*i}.attention", "l.{i}.attention"),
+            rule("norm", 1..3, "l.{2*i+1}.norm", "l.{i}.norm"),
+        ])
+    }
+
+    fn found(names: &[&str]) -> Vec<Option<usize>> {
+        let names = names.iter().copied().collect();
+        let map = map();
+        Forms::own(&map).of_params(&map, &names).unwrap().params
+    }
+
+    #[test]
+    fn a_rule_that_could_be_either_goes_with_the_others() {
+        let attention = ["l.0.attention", "l.1.attention", "l.2.attention"];
+        let norms = ["l.0.norm", "l.1.norm", "l.2.norm"];
+        assert_eq!(found(&[attention, norms].concat()), [Some(0); 3]);
+        let attention = ["l.0.attention", "l.2.attention", "l.4.attention"];
+        let norms = ["l.1.norm", "l.3.norm", "l.5.norm"];
+        assert_eq!(found(&[attention, norms].concat()), [None; 3]);
+    }
+
+    #[test]
+    fn habits_are_settled_one_by_one_and_a_rule_without_a_say_keeps_its_own() {
+        let old = [
+            "old.l.0.attention",
+            "old.l.1.attention",
+            "old.l.2.attention",
+        ];
+        let norms = ["old.l.1.norm", "old.l.2.norm"];
+        // Nothing of the first rule is there: it is named as the others are spelled.
+        assert_eq!(found(&[old.as_slice(), &norms].concat()), [Some(1); 3]);
+        assert_eq!(found(&[]), [None; 3]);
+    }
+
+    #[test]
+    fn one_key_of_another_era_changes_nobody_s_mind() {
+        let mixed = [
+            "l.0.attention",
+            "l.1.attention",
+            "l.2.attention",
+            "l.0.norm",
+            "l.3.norm",
+            "l.5.norm",
+        ];
+        // Three layers say it is the past, and so the two norms of today are missing as the past calls them.
+        assert_eq!(found(&mixed), [Some(0); 3]);
+    }
+}

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use rialto_tensor::Location;
 use serde::Deserialize;
-use serde::de::DeserializeSeed as _;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::Error;
 use crate::store::check_name;
-use crate::unique::UniqueMap;
+use crate::unique;
 
 /// The index of a checkpoint in several shards.
 ///
@@ -77,21 +76,10 @@ fn object<'de, V: Deserialize<'de>>(
     text: &'de str,
     location: &Location,
 ) -> Result<BTreeMap<String, V>, Error> {
-    let mut repeated = None;
-    let mut parser = serde_json::Deserializer::from_str(text);
-    UniqueMap::new(&mut repeated)
-        .deserialize(&mut parser)
-        .and_then(|members| parser.end().map(|()| members))
-        .map_err(|error| match repeated {
-            Some(name) => Error::DuplicateName {
-                location: location.clone(),
-                name,
-            },
-            None => Error::IndexSyntax {
-                location: location.clone(),
-                reason: error.to_string(),
-            },
-        })
+    unique::object(text, location, |reason| Error::IndexSyntax {
+        location: location.clone(),
+        reason,
+    })
 }
 
 #[cfg(test)]

@@ -9,6 +9,32 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
 
+use rialto_tensor::Location;
+
+use crate::Error;
+
+/// Parses one object of values `V` whose names are unique, and nothing after it.
+///
+/// Errors: [`Error::DuplicateName`], and what `syntax` makes of the reason for any other.
+pub(crate) fn object<'de, V: Deserialize<'de>>(
+    text: &'de str,
+    location: &Location,
+    syntax: impl FnOnce(String) -> Error,
+) -> Result<BTreeMap<String, V>, Error> {
+    let mut repeated = None;
+    let mut parser = serde_json::Deserializer::from_str(text);
+    let members = UniqueMap::new(&mut repeated)
+        .deserialize(&mut parser)
+        .and_then(|members| parser.end().map(|()| members));
+    members.map_err(|error| match repeated {
+        Some(name) => Error::DuplicateName {
+            location: location.clone(),
+            name,
+        },
+        None => syntax(error.to_string()),
+    })
+}
+
 /// Deserializes an object whose values are all `V`.
 #[derive(Debug)]
 pub(crate) struct UniqueMap<'a, V> {

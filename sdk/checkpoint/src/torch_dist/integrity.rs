@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 
 use rialto_tensor::Location;
 use serde::Deserialize;
-use serde::de::DeserializeSeed as _;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use crate::Error;
 use crate::store::{Store, check_name};
-use crate::unique::UniqueMap;
+use crate::unique;
 
 /// Bytes held while a file is compared with its digest.
 const BLOCK_BYTES: u64 = 1 << 20;
@@ -125,26 +124,15 @@ impl Integrity {
     }
 }
 
-/// Parses one object of values `V` whose names are unique, and nothing after it.
+/// Parses one object of values `V`, and nothing after it.
 fn object<'de, V: Deserialize<'de>>(
     text: &'de str,
     location: &Location,
 ) -> Result<BTreeMap<String, V>, Error> {
-    let mut repeated = None;
-    let mut parser = serde_json::Deserializer::from_str(text);
-    UniqueMap::new(&mut repeated)
-        .deserialize(&mut parser)
-        .and_then(|members| parser.end().map(|()| members))
-        .map_err(|error| match repeated {
-            Some(name) => Error::DuplicateName {
-                location: location.clone(),
-                name,
-            },
-            None => Error::IntegritySyntax {
-                reason: error.to_string(),
-                location: location.clone(),
-            },
-        })
+    unique::object(text, location, |reason| Error::IntegritySyntax {
+        location: location.clone(),
+        reason,
+    })
 }
 
 #[cfg(test)]
