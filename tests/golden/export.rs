@@ -6,7 +6,10 @@ use std::sync::Arc;
 use ::safetensors::tensor::TensorView;
 use rialto_bridge::MtpPolicy;
 use rialto_checkpoint::store::{LocalStore, MemoryStore, Store, read_whole};
-use rialto_engine::{ExportOptions, ExportPlan, MegatronSource};
+use rialto_engine::{
+    Contents, ExportOptions, ExportPlan, MegatronSource, Silent, VerifyOptions, VerifySource,
+    verify,
+};
 use rialto_tensor::Dtype;
 use serde_json::Value;
 
@@ -133,6 +136,36 @@ fn fc_18_an_embedding_and_a_head_of_the_prediction_layer_are_kept_and_never_inve
         );
         let again = import(family, Arc::new(exported), &options(MtpPolicy::Keep)).unwrap();
         assert_same_files(&run, &again);
+        // They are compared like any other, and found missing where they are.
+        let compared = |other: &MemoryStore| {
+            let opened = |store: Arc<dyn Store>| VerifySource::open(store).unwrap();
+            let (a, b) = (
+                opened(Arc::new(run.clone())),
+                opened(Arc::new(other.clone())),
+            );
+            let contents = |side| Contents::new(side, a.config().unwrap(), family).unwrap();
+            let options = VerifyOptions::default();
+            verify(&contents(&a), &contents(&b), &options, &Silent).unwrap()
+        };
+        let report = compared(&again);
+        assert_eq!((report.is_equal, report.tensors), (true, 298), "{report:?}");
+        let spoiled = again.clone();
+        let file = "iter_0000000/rialto/source/beside.safetensors";
+        let mut bytes = again.bytes(file).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        spoiled.insert(file, bytes).unwrap();
+        let report = compared(&spoiled);
+        let names: Vec<&str> = report
+            .differences
+            .iter()
+            .map(|found| found.tensor.as_str())
+            .collect();
+        assert_eq!(names, ["model.layers.8.shared_head.head.weight"]);
+        let report = compared(&plain);
+        assert_eq!(
+            (report.is_equal, report.tensors, report.one_sided.len()),
+            (true, 296, 1)
+        );
         // Without them none appear; dropped, they go with their layer.
         let exported = export(family, Arc::new(plain), None, &ExportOptions::default()).unwrap();
         assert_eq!(hugging_face(&exported), main);

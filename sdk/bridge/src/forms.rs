@@ -33,6 +33,17 @@ impl Forms {
         }
     }
 
+    /// The same rules, absent or not, in their own spellings.
+    #[must_use]
+    pub fn in_own_spelling(&self) -> Forms {
+        let own = vec![None; self.absent.len()];
+        Forms {
+            tensors: own.clone(),
+            params: own,
+            absent: self.absent.clone(),
+        }
+    }
+
     /// With the spellings in which these tensors are there.
     ///
     /// Errors: [`Error::Template`], [`Error::Unsupported`] for a map beyond any model's.

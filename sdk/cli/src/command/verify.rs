@@ -54,9 +54,17 @@ pub(crate) fn run(asked: &Verify, common: &Common, output: &Output) -> Result<()
     let failure = (!found.is_equal).then(|| {
         let (differ, others) = (found.differences.len(), found.findings.len());
         let mut message = format!("{} and {} differ", found.ours, found.theirs);
+        let dtypes = if asked.strict_dtype {
+            found.dtypes.len()
+        } else {
+            0
+        };
+        let parts = found.one_sided.iter().filter(|part| part.is_difference);
         let counts = [
             (differ, "tensors in values"),
             (others, "findings in names and shapes"),
+            (dtypes, "pairs of dtypes"),
+            (parts.count(), "parts that one side lacks"),
         ];
         for (number, what) in counts.into_iter().filter(|(number, _)| *number > 0) {
             message.push_str(&format!(", {number} {what}"));

@@ -159,7 +159,8 @@ impl<'a> Contents<'a> {
         notices.extend(resolved.1.notices(&map));
         let codecs = family.codecs(&spec)?;
         let (mapping, forms) = resolved;
-        let own = (forms != Forms::own(&map)).then(|| map.resolve());
+        let own = forms.in_own_spelling();
+        let own = (forms != own).then(|| map.resolve_as(&own));
         let mut contents =
             Contents::bind(source, Some(family), mapping, codecs, inventory, notices);
         contents.own = own.transpose()?;
