@@ -163,8 +163,8 @@ fn fc_18_an_embedding_and_a_head_of_the_prediction_layer_are_kept_and_never_inve
         assert_eq!(names, ["model.layers.8.shared_head.head.weight"]);
         let report = compared(&plain);
         assert_eq!(
-            (report.is_equal, report.tensors, report.one_sided.len()),
-            (true, 296, 1)
+            (report.is_equal, report.tensors, report.findings.len()),
+            (false, 296, 2)
         );
         // Without them none appear; dropped, they go with their layer.
         let exported = export(family, Arc::new(plain), None, &ExportOptions::default()).unwrap();

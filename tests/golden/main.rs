@@ -21,6 +21,7 @@ mod field_cases;
 mod forms;
 mod fp8;
 mod import;
+mod mixed;
 mod refusals;
 mod shards;
 mod torch_dist;

@@ -48,6 +48,31 @@ fn every_release_is_told_by_what_its_config_holds() {
     });
 }
 
+/// The scales' shapes alone would not tell 100 rows a block from 128.
+#[test]
+fn another_quantization_than_the_codec_s_is_refused_by_its_key() {
+    both_ways(|family| {
+        for (key, value) in [
+            ("weight_block_size", json!([64, 64])),
+            ("weight_block_size", json!([100, 136])),
+            ("weight_block_size", json!([128])),
+            ("weight_block_size", json!(null)),
+            ("quant_method", json!("gptq")),
+        ] {
+            let source = in_memory("glm53-tiny");
+            let mut config: Value =
+                serde_json::from_slice(&source.bytes("config.json").unwrap()).unwrap();
+            config["quantization_config"][key] = value.clone();
+            source
+                .insert("config.json", config.to_string().into_bytes())
+                .unwrap();
+            let error = ImportPlan::new(family, Arc::new(source), &Options::default()).unwrap_err();
+            let expected = format!("config.json: quantization_config.{key} is {value}");
+            assert!(error.to_string().starts_with(&expected), "{error}");
+        }
+    });
+}
+
 #[test]
 fn other_architectures_are_not_claimed() {
     both_ways(|family| {

@@ -8,7 +8,7 @@ use crate::Glm5;
 const BLOCK_FP8: &str = "block_fp8/128x128";
 
 /// Rows and columns of a block. Source: `weight_block_size` of the published `quantization_config`.
-const BLOCK: [u64; 2] = [128, 128];
+pub(crate) const BLOCK: [u64; 2] = [128, 128];
 
 impl Dequantizer for Glm5 {
     /// One codec, whatever the config says: its list of modules left out names some that do not exist, and what is stored

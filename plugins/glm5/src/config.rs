@@ -3,6 +3,7 @@
 use rialto_plugin::prelude::*;
 
 use crate::Glm5;
+use crate::codec::BLOCK;
 use crate::spec::{Indexer, Layer, Mlp, Model, PROVIDER, Release, fixed_provider_fields, object};
 
 /// The architecture id of the family.
@@ -100,6 +101,7 @@ impl ConfigMapping for Glm5 {
     fn map_config(&self, config: &RawConfig, options: &MapOptions) -> Result<ModelSpec, Error> {
         let (release, _) = release(config)?;
         check_required_values(config)?;
+        check_quantization(config)?;
         let mut notices = Vec::new();
         let model = read_model(config, options, &mut notices)?;
         let provider = provider(config, &model, &mut notices)?;
@@ -169,6 +171,27 @@ fn check_required_values(config: &RawConfig) -> Result<(), Error> {
         let found = config.value(key).map(Value::to_string);
         if found.is_some_and(|found| found != *expected) {
             return Err(config.wrong(key, expected));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a quantization whose codes or blocks are not the codec's: the scales' shapes alone would not always tell. Which
+/// tensors are quantized is not asked of the config; its list names some that do not exist.
+fn check_quantization(config: &RawConfig) -> Result<(), Error> {
+    for (key, expected) in [
+        ("quant_method", json!("fp8")),
+        ("weight_block_size", json!(BLOCK)),
+    ] {
+        let found = config
+            .value(QUANTIZATION)
+            .and_then(|fields| fields.get(key));
+        if let Some(found) = found.filter(|found| **found != expected) {
+            return Err(Error::ConfigValue {
+                key: format!("{QUANTIZATION}.{key}"),
+                expected: expected.to_string(),
+                found: found.to_string(),
+            });
         }
     }
     Ok(())

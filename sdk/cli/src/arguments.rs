@@ -261,8 +261,8 @@ pub(crate) struct Plan {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example: rialto verify glm-5.2 run\n\n\
-    Exit code 1 says that they differ. Encoded tensors are compared decoded; where dtypes differ the wider side is\n\
-    narrowed as a conversion would.")]
+    Exit code 1 says that they differ. Encoded tensors are compared decoded; \
+    where dtypes differ the wider side is narrowed as a conversion would.")]
 pub(crate) struct Verify {
     /// Checkpoint of either format
     pub(crate) ours: PathBuf,

@@ -13,6 +13,7 @@ mod output;
 mod places;
 mod report;
 
+use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     arguments.common.color.write_global();
     listen(&arguments);
     let output = Output::new(&arguments.common);
-    let result = match &arguments.command {
+    let run = || match &arguments.command {
         Command::Import(import) => command::import::run(import, &arguments.common, &output),
         Command::Export(export) => command::export::run(export, &arguments.common, &output),
         Command::Plan(plan) => command::plan::run(plan, &arguments.common, &output),
@@ -39,6 +40,13 @@ fn main() -> ExitCode {
         Command::Inspect(inspect) => command::inspect::run(inspect, &output),
         Command::Plugin(plugin) => command::plugin::run(plugin, &arguments.common, &output),
     };
+    // A panic is a fault of ours: it has been printed, and a machine gets its document all the same.
+    let result = panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
+        let message = payload.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| payload.downcast_ref::<&str>().copied());
+        let message = message.unwrap_or("a panic without a message");
+        Err(Failure::own(failure::INTERNAL, message.to_owned()))
+    });
     output.finish(result)
 }
 

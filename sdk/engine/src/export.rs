@@ -235,8 +235,12 @@ impl ExportPlan {
             (mapping, forms) = mapping_of(&map, &inventory, &options.forms)?;
         }
         let reference_notices = source.check_reference(family, &spec, &map_options)?;
-        let known: HashSet<&str> = mapping.keys().iter().map(|key| key.name.as_str()).collect();
-        let skipped = ignored::take_out(&mut inventory, &options.ignore, &known)?;
+        let (skipped, ignore_notices) = if options.ignore.is_empty() {
+            (Vec::new(), Vec::new())
+        } else {
+            let violations = mapping.find_params(&inventory).violations;
+            ignored::take_out(&mut inventory, &options.ignore, &violations)?
+        };
         let params = Params::bind(&mapping, inventory)?;
 
         let mut ordered: Vec<usize> = (0..mapping.tensors().len()).collect();
@@ -287,6 +291,7 @@ impl ExportPlan {
             summary.target.add(shape.elements()?, *dtype);
         }
         summary.notices.extend(ignored);
+        summary.notices.extend(ignore_notices);
         summary.notices.extend(forms.notices(&map));
         summary.notices.extend(reference_notices);
         summary.notices.extend(summary::spec_notices(&spec));

@@ -92,13 +92,17 @@ impl ImportPlan {
             None => map.resolve()?.nominal_tensors("config.json"),
         };
         let (mapping, forms) = mapping_of(&map, &inventory)?;
-        let known: HashSet<&str> = mapping.tensors().iter().map(|t| t.name.as_str()).collect();
-        let ignored = ignored::take_out(&mut inventory, &options.ignore, &known)?;
+        let codecs = family.codecs(&spec)?;
+        let (ignored, mut ignore_notices) = if options.ignore.is_empty() {
+            (Vec::new(), Vec::new())
+        } else {
+            let violations = mapping.find_tensors(&inventory, &codecs).violations;
+            ignored::take_out(&mut inventory, &options.ignore, &violations)?
+        };
         let stored = match &source {
             Some(source) => positions_in(source, &inventory),
             None => Vec::new(),
         };
-        let codecs = family.codecs(&spec)?;
         let binding = mapping.bind_tensors(&inventory, &codecs)?;
         let pairs = mapping.params().iter().zip(&binding.param_dtypes);
         let dtypes =
@@ -124,6 +128,7 @@ impl ImportPlan {
         };
         plan.summary.skipped = ignored;
         plan.summarize(&inventory)?;
+        plan.summary.notices.append(&mut ignore_notices);
         plan.summary.notices.extend(forms.notices(&map));
         let kept = beside::notices(&plan.mapping);
         plan.summary.notices.extend(kept);

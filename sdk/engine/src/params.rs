@@ -10,7 +10,7 @@ use rialto_checkpoint::torch_dist::{Chunk, TorchDistCheckpoint};
 use rialto_tensor::{Dtype, Region};
 
 use crate::array::{Array, Bytes, Extent, Handle};
-use crate::beside::{self, Beside};
+use crate::beside::{BESIDE_FILE, Beside};
 use crate::{Error, Progress};
 
 /// A checkpoint bound to a mapping.
@@ -131,21 +131,32 @@ impl Params {
         region: &Region,
         verifies: bool,
     ) -> Result<Array<'a>, Error> {
-        if beside::is_beside(mapping, param) {
-            let kept = beside.and_then(|beside| beside.array(&mapping.params()[param].name));
-            return Ok(kept.expect("what was bound is there"));
-        }
         let mut extents = Vec::new();
+        let mut dtype = self.dtypes[param];
         for position in self.keys[param].clone() {
             let key = &mapping.keys()[position];
-            if !overlaps(&key.region, region) {
+            if key.region.intersection(region).is_none() {
                 continue;
             }
             let Some(stored) = self.positions[position].map(|at| &self.inventory[at]) else {
                 continue;
             };
+            dtype = stored.dtype;
             let whole = Region::whole(&key.shape);
-            for chunk in &checkpoint.metadata().tensors[&stored.name].chunks {
+            // The inventory says where each tensor stands, whatever its name promises.
+            let is_kept = stored.place == BESIDE_FILE;
+            if let Some(kept) = beside
+                .filter(|_| is_kept)
+                .and_then(|beside| beside.array(&stored.name))
+            {
+                extents.extend(kept.extents.into_iter().map(|extent| Extent {
+                    region: Region::corresponding(&extent.region, &whole, &key.region),
+                    bytes: extent.bytes,
+                }));
+                continue;
+            }
+            let entry = checkpoint.metadata().tensors.get(&stored.name);
+            for chunk in entry.iter().flat_map(|entry| &entry.chunks) {
                 let is_own = key.region == whole;
                 if is_own && !overlaps(&chunk.region, region) {
                     continue;
@@ -178,14 +189,24 @@ impl Params {
                 });
             }
         }
-        Ok(Array {
-            dtype: self.dtypes[param],
-            extents,
-        })
+        Ok(Array { dtype, extents })
     }
-}
 
-impl Params {
+    /// The dtypes in which a rectangle of a param is stored: one, unless its keys differ. One without elements has those of
+    /// the param.
+    pub(crate) fn dtypes_of(&self, mapping: &Mapping, param: usize, region: &Region) -> Vec<Dtype> {
+        let mut dtypes = Vec::new();
+        for position in self.keys[param].clone() {
+            let touches = touches(&mapping.keys()[position].region, region);
+            if let Some(at) = self.positions[position].filter(|_| touches) {
+                dtypes.push(self.inventory[at].dtype);
+            }
+        }
+        dtypes.sort();
+        dtypes.dedup();
+        dtypes
+    }
+
     fn is_compared(&self, chunk: &Chunk) -> bool {
         let place = (chunk.file.clone(), chunk.offset);
         self.compared().contains(&place)
@@ -195,6 +216,11 @@ impl Params {
     fn compared(&self) -> MutexGuard<'_, HashSet<(String, u64)>> {
         self.compared.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a part of a param has a say in a rectangle of it: it shares an element, or there is none to share.
+pub(crate) fn touches(part: &Region, region: &Region) -> bool {
+    region.sizes().contains(&0) || (overlaps(part, region) && part.intersection(region).is_some())
 }
 
 /// Whether two rectangles can share an element, as far as their first axes tell: a stack has many that cannot, and asking

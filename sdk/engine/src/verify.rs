@@ -64,17 +64,35 @@ pub fn verify(
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
     let mut report = Report::new(ours, theirs);
-    let params = common_params(ours.mapping(), theirs.mapping(), options, &mut report)?;
-    let units = units(ours.own_mapping());
+    let params = common_params(ours.mapping(), theirs.mapping(), &mut report);
     let mut compared = Vec::new();
     let mut total = 0;
-    for unit in units {
-        let Some(&(a, b)) = params.get(unit.param) else {
+    for unit in units(ours.own_mapping()) {
+        let Some(&positions) = params.get(unit.param) else {
             continue;
         };
-        if ours.holds(a, unit.param_region) && theirs.holds(b, unit.param_region) {
-            total += unit.param_region.shape().size_bytes(ours.dtype(a))?;
-            compared.push((unit, a, b));
+        let region = unit.param_region;
+        if !ours.holds(positions.0, region) || !theirs.holds(positions.1, region) {
+            // What is missing is a finding already.
+            continue;
+        }
+        let sides = [
+            (Side::Ours, ours, positions.0),
+            (Side::Theirs, theirs, positions.1),
+        ];
+        let dtypes = sides.map(|(side, contents, param)| {
+            let dtypes = contents.dtypes(param, region);
+            if let [first, second, ..] = dtypes[..] {
+                report.findings.push(format!(
+                    "{side}: {} is stored in parts of {first} and {second}",
+                    unit.tensor
+                ));
+            }
+            dtypes
+        });
+        if let [[a], [b]] = [&dtypes[0][..], &dtypes[1][..]] {
+            total += region.shape().size_bytes(*a)?;
+            compared.push((unit, positions, (*a, *b)));
         }
     }
     if options.verifies_checksums {
@@ -85,12 +103,13 @@ pub fn verify(
     let verifies = options.verifies_checksums;
     let results: Result<Vec<Compared>, Error> = compared
         .par_iter()
-        .map(|(unit, a, b)| {
+        .map(|(unit, (a, b), dtypes)| {
             if progress.is_cancelled() {
                 return Err(Error::Cancelled);
             }
-            let result = compare(unit, (ours, *a), (theirs, *b), verifies, progress)?;
-            progress.advance(unit.param_region.shape().size_bytes(ours.dtype(*a))?);
+            let sides = ((ours, *a), (theirs, *b));
+            let result = compare(unit, sides, *dtypes, verifies, progress)?;
+            progress.advance(unit.param_region.shape().size_bytes(dtypes.0)?);
             Ok(result)
         })
         .collect();
@@ -112,9 +131,8 @@ pub fn verify(
 fn common_params<'a>(
     ours: &'a Mapping,
     theirs: &'a Mapping,
-    options: &VerifyOptions,
     report: &mut Report,
-) -> Result<BTreeMap<&'a str, (usize, usize)>, Error> {
+) -> BTreeMap<&'a str, (usize, usize)> {
     let positions = |mapping: &'a Mapping| -> BTreeMap<&'a str, usize> {
         let params = mapping.params().iter().enumerate();
         params
@@ -142,10 +160,11 @@ fn common_params<'a>(
                     None => (theirs, b[name], Side::Theirs),
                 };
                 let rule = mapping.rule(mapping.params()[at].rule);
-                if rule.group == MTP_GROUP {
+                let other = if side == Side::Ours { theirs } else { ours };
+                if rule.group == MTP_GROUP && !has_mtp(other) {
                     mtp.insert((side, at));
                 } else {
-                    let text = format!("{name} is only in {side}: the configs describe two models");
+                    let text = format!("{name} is only in {side}");
                     report.findings.push(text);
                 }
             }
@@ -158,11 +177,17 @@ fn common_params<'a>(
                 name: "multi-token prediction".to_owned(),
                 side,
                 params: count,
-                is_difference: options.is_strict_keys,
+                is_difference: false,
             });
         }
     }
-    Ok(common)
+    common
+}
+
+/// Whether any param is of multi-token prediction.
+fn has_mtp(mapping: &Mapping) -> bool {
+    let mut params = mapping.params().iter();
+    params.any(|param| mapping.rule(param.rule).group == MTP_GROUP)
 }
 
 /// What there is to compare: the pieces of a mapping, in its order.
@@ -190,13 +215,12 @@ struct Compared {
 
 fn compare(
     unit: &Unit<'_>,
-    ours: (&Contents<'_>, usize),
-    theirs: (&Contents<'_>, usize),
+    (ours, theirs): ((&Contents<'_>, usize), (&Contents<'_>, usize)),
+    dtypes: (Dtype, Dtype),
     verifies: bool,
     progress: &dyn Progress,
 ) -> Result<Compared, Error> {
     let region = unit.param_region;
-    let dtypes = (ours.0.dtype(ours.1), theirs.0.dtype(theirs.1));
     let dtype = common_dtype(dtypes.0, dtypes.1)?;
     let [a, b] = [ours, theirs].map(|(side, param)| side.values(param, region, verifies));
     let (a, b) = (a?, b?);

@@ -27,12 +27,21 @@ impl Error {
             Error::ForeignPartial { .. } => {
                 "move it away, or choose another target; rialto deletes only what it made".to_owned()
             }
-            Error::NotDirectory { .. } => "give a directory; a file is never replaced".to_owned(),
+            Error::NotDirectory { .. } => {
+                "give the directory that holds the checkpoint; as a target, one that is not there yet"
+                    .to_owned()
+            }
             Error::NoSpace { .. } => {
                 "free space, or choose a target on another file system".to_owned()
             }
             Error::Overlap { .. } => {
                 "choose a target outside the source: the source is never written to".to_owned()
+            }
+            Error::HeaderLimit { .. } => {
+                "the file is damaged or no safetensors file: fetch it again; when writing, take smaller shards with --max-shard-size".to_owned()
+            }
+            Error::DuplicateName { .. } => {
+                "the file says two things of one name: report it to the checkpoint's author".to_owned()
             }
             // --- tensor ---
             Error::Tensor {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rialto_bridge::binding::{FoundParams, FoundTensors};
 use rialto_bridge::mapping::MTP_GROUP;
 use rialto_bridge::{
-    Bridge, Claim, Codec, DtypeRule, Forms, MapOptions, MapRule, Mapping, MtpPolicy, Part as Piece,
-    RawConfig, StoredTensor, Violation, WeightMap,
+    Bridge, Claim, Codec, DtypeRule, Forms, MapOptions, MapRule, Mapping, MtpPolicy,
+    Part as RulePart, Piece, RawConfig, StoredTensor, Violation, WeightMap,
 };
 use rialto_checkpoint::hf::HfCheckpoint;
 use rialto_checkpoint::store::Store;
@@ -18,7 +18,7 @@ use crate::array::Values;
 use crate::assemble::Part;
 use crate::beside::Beside;
 use crate::encoded::{self, Encoded};
-use crate::params::{self, Params, overlaps};
+use crate::params::{self, Params, touches};
 use crate::{Error, MegatronSource, Progress, import, is_hugging_face};
 
 /// A checkpoint of either format: opened, not yet understood by a family.
@@ -123,8 +123,6 @@ enum Bound {
     Tensors {
         found: FoundTensors,
         codecs: Vec<Codec>,
-        /// For each param, its dtype.
-        dtypes: Vec<Dtype>,
         /// For each param, the positions of its pieces.
         pieces: Vec<Vec<usize>>,
     },
@@ -215,15 +213,12 @@ impl<'a> Contents<'a> {
                 let violations = std::mem::take(&mut found.violations);
                 let scales = found.encodings.iter().flatten().count() as u64;
                 let mut pieces = vec![Vec::new(); mapping.params().len()];
-                let mut dtypes: Vec<Dtype> = nominal(&mapping);
                 for (position, piece) in mapping.pieces().iter().enumerate() {
                     pieces[piece.param].push(position);
-                    dtypes[piece.param] = found.dtypes[piece.tensor];
                 }
                 let bound = Bound::Tensors {
                     found,
                     codecs,
-                    dtypes,
                     pieces,
                 };
                 (bound, violations, scales)
@@ -265,11 +260,18 @@ impl<'a> Contents<'a> {
         self.source
     }
 
-    /// The dtype of a param's values, decoded.
-    pub(super) fn dtype(&self, param: usize) -> Dtype {
+    /// The dtypes that a rectangle of a param has here, decoded: one, unless what it is made of differs.
+    pub(super) fn dtypes(&self, param: usize, region: &Region) -> Vec<Dtype> {
         match &self.bound {
-            Bound::Tensors { dtypes, .. } => dtypes[param],
-            Bound::Params(params) => params.dtypes()[param],
+            Bound::Params(params) => params.dtypes_of(&self.mapping, param, region),
+            Bound::Tensors { found, .. } => {
+                let touched = self.touched(param, region);
+                let mut dtypes: Vec<Dtype> =
+                    touched.map(|piece| found.dtypes[piece.tensor]).collect();
+                dtypes.sort();
+                dtypes.dedup();
+                dtypes
+            }
         }
     }
 
@@ -277,12 +279,21 @@ impl<'a> Contents<'a> {
     pub(super) fn holds(&self, param: usize, region: &Region) -> bool {
         match &self.bound {
             Bound::Params(params) => params.is_whole(param),
-            Bound::Tensors { found, pieces, .. } => {
-                let pieces = pieces[param].iter().map(|&at| &self.mapping.pieces()[at]);
-                let mut touched = pieces.filter(|piece| overlaps(&piece.param_region, region));
+            Bound::Tensors { found, .. } => {
+                let mut touched = self.touched(param, region);
                 touched.all(|piece| found.tensors[piece.tensor].is_some())
             }
         }
+    }
+
+    /// The pieces of a Hugging Face side that a rectangle of a param is made of.
+    fn touched<'b>(&'b self, param: usize, region: &'b Region) -> impl Iterator<Item = &'b Piece> {
+        let pieces = match &self.bound {
+            Bound::Tensors { pieces, .. } => pieces[param].as_slice(),
+            Bound::Params(_) => &[],
+        };
+        let pieces = pieces.iter().map(|&at| &self.mapping.pieces()[at]);
+        pieces.filter(|piece| touches(&piece.param_region, region))
     }
 
     /// What a rectangle of a param is made of.
@@ -303,18 +314,8 @@ impl<'a> Contents<'a> {
                     values: Box::new(array),
                 }])
             }
-            (
-                Bound::Tensors {
-                    found,
-                    codecs,
-                    pieces,
-                    ..
-                },
-                Stored::HuggingFace(checkpoint),
-            ) => {
-                let pieces = pieces[param].iter().map(|&at| &self.mapping.pieces()[at]);
-                let touched = pieces.filter(|piece| overlaps(&piece.param_region, region));
-                let located = touched.filter_map(|piece| {
+            (Bound::Tensors { found, codecs, .. }, Stored::HuggingFace(checkpoint)) => {
+                let located = self.touched(param, region).filter_map(|piece| {
                     let at = |position: usize| &checkpoint.tensors()[position];
                     let stored = at(found.tensors[piece.tensor]?);
                     let values: Box<dyn Values + Sync> =
@@ -362,7 +363,7 @@ fn same_name(stored: &StoredTensor) -> MapRule {
     let shape = stored.shape.extents();
     MapRule::new(&stored.name, "tensors", &stored.name, shape)
         .dtype(DtypeRule::any_of(Dtype::ALL))
-        .part(Piece::new(&stored.name, shape))
+        .part(RulePart::new(&stored.name, shape))
 }
 
 /// The map in the spelling in which the checkpoint holds it.
@@ -394,11 +395,4 @@ fn holds_mtp(mapping: &Mapping, source: &VerifySource, inventory: &[StoredTensor
             mapping.rule(tensor.rule).group == MTP_GROUP && names.contains(tensor.name.as_str())
         }),
     }
-}
-
-fn nominal(mapping: &Mapping) -> Vec<Dtype> {
-    let params = mapping.params().iter();
-    params
-        .map(|param| mapping.rule(param.rule).dtype.accepts[0])
-        .collect()
 }

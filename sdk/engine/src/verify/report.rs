@@ -99,7 +99,7 @@ pub struct Report {
     pub tensors: u64,
     /// Elements compared.
     pub elements: u64,
-    /// Digest (BLAKE3) of names, shapes, dtypes and values, if they are equal.
+    /// Digest (BLAKE3) of names, shapes, dtypes and values, if those that both have are equal.
     pub digest: Option<String>,
     /// Tensors whose values differ.
     pub differences: Vec<TensorDifference>,
