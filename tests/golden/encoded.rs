@@ -81,7 +81,7 @@ fn fc_29_scales_under_another_name_are_taken_if_their_shape_proves_them_and_noth
     both_ways(|family| {
         let plan = ImportPlan::new(family, Arc::clone(&store), &golden.options()).unwrap();
         let notices = plan.summary().notices.join("\n");
-        let line = format!("{scales} scales are taken under another name");
+        let line = format!("which their shapes prove: {scales}, the first");
         assert!(
             notices.contains(&line) && notices.contains(".weight_scale"),
             "{notices}"

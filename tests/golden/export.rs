@@ -376,7 +376,7 @@ fn fc_14_fused_experts_import_as_separate_ones_do_and_are_written_when_asked_for
         assert!(
             error
                 .to_string()
-                .ends_with("found stacked, supported: fused"),
+                .ends_with("found \"stacked\", supported: fused"),
             "{error}"
         );
     });

@@ -149,7 +149,7 @@ fn mtp_rules(model: &Model) -> Vec<MapRule> {
             .over(depths())
             .dtype(stored())
             .part(Part::new(&tensor, [rows, h]))
-            .kept_beside("Megatron's prediction layers share the main model's embedding and head")
+            .kept_beside("its prediction layers share the main model's embedding and head")
     };
     // eh_proj reads the embedding of the next token first, then the hidden state: the same order on both sides.
     let mut rules = vec![

@@ -88,7 +88,7 @@ impl Forms {
             };
             return Err(Error::Unsupported {
                 what: "the spelling of the tensors".to_owned(),
-                found: unknown.clone(),
+                found: format!("{unknown:?}"),
                 supported,
             });
         }

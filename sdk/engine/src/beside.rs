@@ -103,7 +103,7 @@ pub(crate) fn notices(mapping: &Mapping) -> Vec<String> {
         }
     }
     let line = |(reason, count): (&str, usize)| {
-        format!("{count} params are kept beside Megatron's own ({BESIDE_FILE}): {reason}")
+        format!("params kept beside Megatron's own, in {BESIDE_FILE}: {count}, since {reason}")
     };
     counts.into_iter().map(line).collect()
 }

@@ -65,7 +65,7 @@ pub enum Error {
         layers: u64,
     },
     /// The caller asked to stop.
-    #[error("stopped on request; nothing was kept")]
+    #[error("stopped on request")]
     Cancelled,
 }
 

@@ -402,7 +402,7 @@ impl ImportPlan {
         }
         if let Some(&first) = self.binding.aliases.first() {
             summary.notices.push(format!(
-                "{} scales are taken under another name than the published one, which their shapes prove: {} is the first",
+                "scales taken under another name than the published one, which their shapes prove: {}, the first of them {}",
                 self.binding.aliases.len(),
                 inventory[first].name
             ));

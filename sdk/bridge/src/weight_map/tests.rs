@@ -410,7 +410,7 @@ fn a_spelling_can_be_asked_for_by_name() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the spelling of the tensors is not supported: found halves, supported: fused"
+        "the spelling of the tensors is not supported: found \"halves\", supported: fused"
     );
 }
 
