@@ -87,11 +87,18 @@ impl ImportPlan {
             });
         }
         let map = family.weight_map(&spec)?;
-        let mut inventory = match &source {
-            Some(source) => inventory(source),
-            None => map.resolve()?.nominal_tensors("config.json"),
+        let (mapping, forms, mut inventory) = match &source {
+            Some(source) => {
+                let inventory = inventory(source);
+                let (mapping, forms) = mapping_of(&map, &inventory)?;
+                (mapping, forms, inventory)
+            }
+            None => {
+                let mapping = map.resolve()?;
+                let nominal = mapping.nominal_tensors("config.json");
+                (mapping, Forms::own(&map), nominal)
+            }
         };
-        let (mapping, forms) = mapping_of(&map, &inventory)?;
         let codecs = family.codecs(&spec)?;
         let (ignored, mut ignore_notices) = if options.ignore.is_empty() {
             (Vec::new(), Vec::new())

@@ -168,8 +168,17 @@ impl FilePlan {
                 region,
             } => {
                 self.declare(&name, dtype, &shape)?;
-                let item = TensorItem::plan(dtype, &region.shape())
-                    .map_err(|error| located(error, &name))?;
+                let shape = region.shape();
+                // Chunks come in runs of one shape: the experts of a layer, all of one size.
+                let last = self.items.last().map(|item| &item.body);
+                let item = match last {
+                    Some(Body::Chunk { item, .. })
+                        if item.dtype() == dtype && *item.shape() == shape =>
+                    {
+                        item.clone()
+                    }
+                    _ => TensorItem::plan(dtype, &shape).map_err(|error| located(error, &name))?,
+                };
                 (name, Body::Chunk { region, item })
             }
             Content::Object { name, bytes } => {
