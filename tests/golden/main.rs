@@ -11,6 +11,7 @@
     reason = "a failing test says which way of holding the family failed"
 )]
 
+mod bounded;
 mod counts;
 mod damage;
 mod decoding;
