@@ -180,7 +180,7 @@ fn fc_18_an_embedding_and_a_head_of_the_prediction_layer_are_kept_and_never_inve
 }
 
 #[test]
-fn fc_06_side_files_come_back_byte_for_byte_and_other_weights_stay_behind() {
+fn fc_06_fc_07_side_files_come_back_byte_for_byte_and_other_weights_stay_behind() {
     both_ways(|family| {
         let source = in_memory("glm52-tiny");
         let side: [(&str, &[u8]); 4] = [
