@@ -1,5 +1,6 @@
 //! Tensors of a Hugging Face checkpoint as values: as they are stored, or decoded by the family block by block.
 
+use rialto_bridge::binding::Encoding;
 use rialto_bridge::{Bridge, Codec, EncodedTensor};
 use rialto_checkpoint::hf::{HfCheckpoint, HfTensor};
 use rialto_tensor::{Dtype, Region, Shape, TensorView};
@@ -7,8 +8,28 @@ use rialto_tensor::{Dtype, Region, Shape, TensorView};
 use crate::Error;
 use crate::array::{Array, Bytes, Extent, Handle, Values};
 
+/// The values of a tensor that was bound: decoded by the family if it is encoded. `at` finds what stands at a position of the
+/// inventory; only a family has codecs.
+pub(crate) fn values<'a>(
+    family: Option<&'a dyn Bridge>,
+    codecs: &'a [Codec],
+    checkpoint: &'a HfCheckpoint,
+    tensor: &'a HfTensor,
+    encoding: Option<&Encoding>,
+    at: impl Fn(usize) -> &'a HfTensor,
+) -> Box<dyn Values + Sync + 'a> {
+    match (encoding, family) {
+        (Some((codec, companions)), Some(family)) => {
+            let companions: Vec<_> = companions.iter().map(|&position| at(position)).collect();
+            let codec = &codecs[*codec];
+            Box::new(Encoded::new(family, codec, checkpoint, tensor, &companions))
+        }
+        _ => Box::new(stored(checkpoint, tensor)),
+    }
+}
+
 /// The tensor as it is stored, without touching its bytes.
-pub(crate) fn stored<'a>(checkpoint: &'a HfCheckpoint, tensor: &HfTensor) -> Array<'a> {
+fn stored<'a>(checkpoint: &'a HfCheckpoint, tensor: &HfTensor) -> Array<'a> {
     let source = Handle::Borrowed(checkpoint.source(tensor.file));
     let bytes = Bytes::File {
         source,
@@ -22,7 +43,7 @@ pub(crate) fn stored<'a>(checkpoint: &'a HfCheckpoint, tensor: &HfTensor) -> Arr
 }
 
 /// An encoded tensor. What is read of it is decoded: the blocks around it, and no more.
-pub(crate) struct Encoded<'a> {
+struct Encoded<'a> {
     family: &'a dyn Bridge,
     codec: &'a Codec,
     shape: &'a Shape,
@@ -32,7 +53,7 @@ pub(crate) struct Encoded<'a> {
 
 impl<'a> Encoded<'a> {
     /// The tensor with its companions, which were bound to it by the codec.
-    pub(crate) fn new(
+    fn new(
         family: &'a dyn Bridge,
         codec: &'a Codec,
         checkpoint: &'a HfCheckpoint,

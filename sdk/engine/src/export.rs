@@ -1,12 +1,8 @@
 //! Megatron to Hugging Face: the plan, and running it.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use rialto_bridge::{
-    Bridge, Claim, ConfigEdit, Forms, MapOptions, Mapping, ModelSpec, MtpPolicy, Piece, RawConfig,
-    StoredTensor, WeightMap,
-};
+use rialto_bridge::{Bridge, Claim, ConfigEdit, MapOptions, Mapping, ModelSpec, Piece, RawConfig};
 use rialto_checkpoint::hf::{self, HfPlan, INDEX_FILE};
 use rialto_checkpoint::store::{FileEntry, Store, Subdirectory, Target};
 use rialto_checkpoint::torch_dist::{
@@ -18,6 +14,8 @@ use serde_json::Value;
 use crate::assemble::{BAND_BYTES, Part, assemble};
 use crate::beside::{BESIDE_FILE, Beside};
 use crate::params::{self, Params};
+use crate::progress::step;
+use crate::reading::{Format, Reading};
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::summary::{self, Direction, Side, Summary};
 use crate::{Error, ExportOptions, Progress, ignored, order};
@@ -224,23 +222,16 @@ impl ExportPlan {
         };
         let (mut inventory, ignored) =
             params::inventory(&source.checkpoint, source.beside.as_ref());
-        let mut map_options = MapOptions::default();
-        let mut spec = family.map_config(config, &map_options)?;
-        let mut map = family.weight_map(&spec)?;
-        let (mut mapping, mut forms) = mapping_of(&map, &inventory, &options.forms)?;
-        if spec.dims.mtp_layers > 0 && !mapping.holds_mtp(&names(&inventory)) {
-            map_options.mtp = MtpPolicy::Absent;
-            spec = family.map_config(config, &map_options)?;
-            map = family.weight_map(&spec)?;
-            (mapping, forms) = mapping_of(&map, &inventory, &options.forms)?;
-        }
+        let Reading {
+            options: map_options,
+            spec,
+            map,
+            mapping,
+            forms,
+        } = Reading::of(family, config, Format::Megatron, &inventory, &options.forms)?;
         let reference_notices = source.check_reference(family, &spec, &map_options)?;
-        let (skipped, ignore_notices) = if options.ignore.is_empty() {
-            (Vec::new(), Vec::new())
-        } else {
-            let violations = mapping.find_params(&inventory).violations;
-            ignored::take_out(&mut inventory, &options.ignore, &violations)?
-        };
+        let held = |inventory: &[_]| mapping.find_params(inventory).violations;
+        let (skipped, ignore_notices) = ignored::take_out(&mut inventory, &options.ignore, held)?;
         let params = Params::bind(&mapping, inventory)?;
 
         let mut ordered: Vec<usize> = (0..mapping.tensors().len()).collect();
@@ -355,12 +346,8 @@ impl ExportPlan {
             for (planned, &position) in shard.tensors.iter().zip(next.by_ref()) {
                 let mut offset = planned.range.start;
                 self.write_tensor(position, &pieces[position], planned.dtype, &mut |band| {
-                    if progress.is_cancelled() {
-                        return Err(Error::Cancelled);
-                    }
-                    sink.write_at(offset, band)?;
+                    step(progress, band, |band| Ok(sink.write_at(offset, band)?))?;
                     offset += band.len() as u64;
-                    progress.advance(band.len() as u64);
                     Ok(())
                 })?;
             }
@@ -413,24 +400,6 @@ impl ExportPlan {
         let whole = Region::whole(&self.mapping.tensors()[position].shape);
         assemble(&whole, dtype, &parts, emit)
     }
-}
-
-fn names(inventory: &[StoredTensor]) -> HashSet<&str> {
-    inventory
-        .iter()
-        .map(|stored| stored.name.as_str())
-        .collect()
-}
-
-/// The map in the spelling in which these params are there, and in that asked for of the tensors.
-fn mapping_of(
-    map: &WeightMap,
-    inventory: &[StoredTensor],
-    tensors: &[String],
-) -> Result<(Mapping, Forms), Error> {
-    let forms = Forms::own(map).of_params(map, &names(inventory))?;
-    let forms = forms.with_tensors(map, tensors)?;
-    Ok((map.resolve_as(&forms)?, forms))
 }
 
 /// The stored dtype of each tensor: that of the param its first piece lies in.

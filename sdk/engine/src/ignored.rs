@@ -11,12 +11,16 @@ use crate::summary::Skipped;
 /// Takes out of `inventory` what the mapping leaves unclaimed and one of `patterns` matches. Tells what that was, and which
 /// patterns matched nothing of the kind.
 ///
-/// `violations` are those of holding the inventory against the mapping. What a rule or a codec needs is never taken.
+/// `held` gives the violations of holding the inventory against the mapping. What a rule or a codec needs is never taken.
 pub(crate) fn take_out(
     inventory: &mut Vec<StoredTensor>,
     patterns: &[String],
-    violations: &[Violation],
+    held: impl FnOnce(&[StoredTensor]) -> Vec<Violation>,
 ) -> Result<(Vec<Skipped>, Vec<String>), Error> {
+    if patterns.is_empty() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let violations = held(inventory);
     let unclaimed = violations.iter().filter_map(|violation| match violation {
         Violation::Unclaimed { name, .. } => Some(name.as_str()),
         Violation::Stray { companion, .. } => Some(companion.as_str()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rialto_bridge::binding::TensorBinding;
 use rialto_bridge::{
     Bridge, Claim, Codec, Forms, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout, RawConfig,
-    StateValue, StoredTensor, WeightMap,
+    StateValue, StoredTensor,
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
 use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
@@ -18,8 +18,9 @@ use rialto_tensor::{Dtype, Region, Shape};
 use crate::array::Values;
 use crate::assemble::{BAND_BYTES, Part, assemble};
 use crate::beside::{self, BESIDE_FILE};
-use crate::encoded::Encoded;
-use crate::params::overlaps;
+use crate::params::touches;
+use crate::progress::step;
+use crate::reading::{Format, mapping_of};
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::summary::{self, Direction, Side, Skipped, Summary};
 use crate::{ChunkChoice, Error, Options, Progress, encoded, ignored, order};
@@ -90,7 +91,7 @@ impl ImportPlan {
         let (mapping, forms, mut inventory) = match &source {
             Some(source) => {
                 let inventory = inventory(source);
-                let (mapping, forms) = mapping_of(&map, &inventory)?;
+                let (mapping, forms) = mapping_of(&map, Format::HuggingFace, &inventory, &[])?;
                 (mapping, forms, inventory)
             }
             None => {
@@ -100,12 +101,8 @@ impl ImportPlan {
             }
         };
         let codecs = family.codecs(&spec)?;
-        let (ignored, mut ignore_notices) = if options.ignore.is_empty() {
-            (Vec::new(), Vec::new())
-        } else {
-            let violations = mapping.find_tensors(&inventory, &codecs).violations;
-            ignored::take_out(&mut inventory, &options.ignore, &violations)?
-        };
+        let held = |inventory: &[StoredTensor]| mapping.find_tensors(inventory, &codecs).violations;
+        let (ignored, ignore_notices) = ignored::take_out(&mut inventory, &options.ignore, held)?;
         let stored = match &source {
             Some(source) => positions_in(source, &inventory),
             None => Vec::new(),
@@ -135,7 +132,7 @@ impl ImportPlan {
         };
         plan.summary.skipped = ignored;
         plan.summarize(&inventory)?;
-        plan.summary.notices.append(&mut ignore_notices);
+        plan.summary.notices.extend(ignore_notices);
         plan.summary.notices.extend(forms.notices(&map));
         let kept = beside::notices(&plan.mapping);
         plan.summary.notices.extend(kept);
@@ -288,14 +285,7 @@ impl ImportPlan {
                             param,
                             &pieces[param],
                             region,
-                            &mut |band| {
-                                if progress.is_cancelled() {
-                                    return Err(Error::Cancelled);
-                                }
-                                writer.write(band)?;
-                                progress.advance(band.len() as u64);
-                                Ok(())
-                            },
+                            &mut |band| step(progress, band, |band| writer.write(band)),
                         )?;
                         writer.end(layout)?;
                     }
@@ -325,12 +315,8 @@ impl ImportPlan {
             let mut offset = tensor.range.start;
             let whole = Region::whole(&tensor.shape);
             self.write_chunk(family, source, param, &pieces[param], &whole, &mut |band| {
-                if progress.is_cancelled() {
-                    return Err(Error::Cancelled);
-                }
-                sink.write_at(offset, band)?;
+                step(progress, band, |band| Ok(sink.write_at(offset, band)?))?;
                 offset += band.len() as u64;
-                progress.advance(band.len() as u64);
                 Ok(())
             })?;
         }
@@ -349,10 +335,7 @@ impl ImportPlan {
         let pieces: Vec<&Piece> = pieces
             .iter()
             .copied()
-            .filter(|piece| {
-                overlaps(&piece.param_region, region)
-                    && piece.param_region.intersection(region).is_some()
-            })
+            .filter(|piece| touches(&piece.param_region, region))
             .collect();
         let arrays = pieces
             .iter()
@@ -379,14 +362,8 @@ impl ImportPlan {
     ) -> Box<dyn Values + 'a> {
         let at = |position: usize| &source.tensors()[self.stored[position]];
         let stored = at(self.binding.tensors[tensor]);
-        match &self.binding.encodings[tensor] {
-            None => Box::new(encoded::stored(source, stored)),
-            Some((codec, companions)) => {
-                let companions: Vec<_> = companions.iter().map(|&position| at(position)).collect();
-                let codec = &self.codecs[*codec];
-                Box::new(Encoded::new(family, codec, source, stored, &companions))
-            }
-        }
+        let encoding = self.binding.encodings[tensor].as_ref();
+        encoded::values(Some(family), &self.codecs, source, stored, encoding, at)
     }
 
     fn summarize(&mut self, inventory: &[StoredTensor]) -> Result<(), Error> {
@@ -506,19 +483,6 @@ fn positions_in(source: &HfCheckpoint, inventory: &[StoredTensor]) -> Vec<usize>
     let all = source.tensors().iter().enumerate();
     let stored = all.filter(|(_, tensor)| kept.contains(tensor.name.as_str()));
     stored.map(|(position, _)| position).collect()
-}
-
-/// The map in the spelling in which these tensors are there, and what spelling that is.
-pub(crate) fn mapping_of(
-    map: &WeightMap,
-    inventory: &[StoredTensor],
-) -> Result<(Mapping, Forms), Error> {
-    let names = inventory
-        .iter()
-        .map(|stored| stored.name.as_str())
-        .collect();
-    let forms = Forms::own(map).of_tensors(map, &names)?;
-    Ok((map.resolve_as(&forms)?, forms))
 }
 
 /// Positions of the pieces of each param.

@@ -33,6 +33,7 @@ mod encoded;
 mod ignored;
 mod order;
 mod params;
+mod reading;
 mod runs;
 mod side_files;
 

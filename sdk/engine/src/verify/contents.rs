@@ -1,13 +1,12 @@
 //! One side of a verification: a checkpoint, what its config says, and what of it was found.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rialto_bridge::binding::{FoundParams, FoundTensors};
-use rialto_bridge::mapping::MTP_GROUP;
 use rialto_bridge::{
-    Bridge, Claim, Codec, DtypeRule, Forms, MapOptions, MapRule, Mapping, MtpPolicy,
-    Part as RulePart, Piece, RawConfig, StoredTensor, Violation, WeightMap,
+    Bridge, Claim, Codec, DtypeRule, MapRule, Mapping, Part as RulePart, Piece, RawConfig,
+    StoredTensor, Violation, WeightMap,
 };
 use rialto_checkpoint::hf::HfCheckpoint;
 use rialto_checkpoint::store::Store;
@@ -17,8 +16,9 @@ use rialto_tensor::{Dtype, Region};
 use crate::array::Values;
 use crate::assemble::Part;
 use crate::beside::Beside;
-use crate::encoded::{self, Encoded};
+use crate::encoded;
 use crate::params::{self, Params, touches};
+use crate::reading::{Format, Reading};
 use crate::{Error, MegatronSource, Progress, import, is_hugging_face};
 
 /// A checkpoint of either format: opened, not yet understood by a family.
@@ -70,6 +70,13 @@ impl VerifySource {
         match self.stored {
             Stored::HuggingFace(_) => "hugging face",
             Stored::Megatron(..) => "megatron",
+        }
+    }
+
+    fn side(&self) -> Format {
+        match self.stored {
+            Stored::HuggingFace(_) => Format::HuggingFace,
+            Stored::Megatron(..) => Format::Megatron,
         }
     }
 
@@ -144,19 +151,16 @@ impl<'a> Contents<'a> {
             return Err(Error::NotClaimed { reason });
         }
         let (inventory, mut notices) = source.inventory();
-        let mut options = MapOptions::default();
-        let mut spec = family.map_config(config, &options)?;
-        let mut map = family.weight_map(&spec)?;
-        let mut resolved = resolve(&map, source, &inventory)?;
-        if spec.dims.mtp_layers > 0 && !holds_mtp(&resolved.0, source, &inventory) {
-            options.mtp = MtpPolicy::Absent;
-            spec = family.map_config(config, &options)?;
-            map = family.weight_map(&spec)?;
-            resolved = resolve(&map, source, &inventory)?;
-        }
-        notices.extend(resolved.1.notices(&map));
+        let reading = Reading::of(family, config, source.side(), &inventory, &[])?;
+        let Reading {
+            spec,
+            map,
+            mapping,
+            forms,
+            ..
+        } = reading;
+        notices.extend(forms.notices(&map));
         let codecs = family.codecs(&spec)?;
-        let (mapping, forms) = resolved;
         let own = forms.in_own_spelling();
         let own = (forms != own).then(|| map.resolve_as(&own));
         let mut contents =
@@ -318,16 +322,9 @@ impl<'a> Contents<'a> {
                 let located = self.touched(param, region).filter_map(|piece| {
                     let at = |position: usize| &checkpoint.tensors()[position];
                     let stored = at(found.tensors[piece.tensor]?);
-                    let values: Box<dyn Values + Sync> =
-                        match (&found.encodings[piece.tensor], self.family) {
-                            (Some((codec, companions)), Some(family)) => {
-                                let beside: Vec<_> =
-                                    companions.iter().map(|&position| at(position)).collect();
-                                let codec = &codecs[*codec];
-                                Box::new(Encoded::new(family, codec, checkpoint, stored, &beside))
-                            }
-                            _ => Box::new(encoded::stored(checkpoint, stored)),
-                        };
+                    let encoding = found.encodings[piece.tensor].as_ref();
+                    let values =
+                        encoded::values(self.family, codecs, checkpoint, stored, encoding, at);
                     Some(Located {
                         output: piece.param_region.clone(),
                         input: piece.tensor_region.clone(),
@@ -364,35 +361,4 @@ fn same_name(stored: &StoredTensor) -> MapRule {
     MapRule::new(&stored.name, "tensors", &stored.name, shape)
         .dtype(DtypeRule::any_of(Dtype::ALL))
         .part(RulePart::new(&stored.name, shape))
-}
-
-/// The map in the spelling in which the checkpoint holds it.
-fn resolve(
-    map: &WeightMap,
-    source: &VerifySource,
-    inventory: &[StoredTensor],
-) -> Result<(Mapping, Forms), Error> {
-    let names = inventory
-        .iter()
-        .map(|stored| stored.name.as_str())
-        .collect();
-    let forms = Forms::own(map);
-    let forms = match source.stored {
-        Stored::HuggingFace(_) => forms.of_tensors(map, &names)?,
-        Stored::Megatron(..) => forms.of_params(map, &names)?,
-    };
-    Ok((map.resolve_as(&forms)?, forms))
-}
-
-fn holds_mtp(mapping: &Mapping, source: &VerifySource, inventory: &[StoredTensor]) -> bool {
-    let names: HashSet<&str> = inventory
-        .iter()
-        .map(|stored| stored.name.as_str())
-        .collect();
-    match source.stored {
-        Stored::Megatron(..) => mapping.holds_mtp(&names),
-        Stored::HuggingFace(_) => mapping.tensors().iter().any(|tensor| {
-            mapping.rule(tensor.rule).group == MTP_GROUP && names.contains(tensor.name.as_str())
-        }),
-    }
 }
