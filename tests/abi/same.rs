@@ -1,8 +1,6 @@
 //! A loaded plugin says what its linked twin says, errors included.
 
 use std::fmt::Debug;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 
 use rialto_bridge::{Bridge, EncodedTensor, Error, MapOptions, Mesh, RawConfig};
 use rialto_host::load;
@@ -133,45 +131,4 @@ fn two_plugins_at_once_do_not_mix() {
     );
     assert!(faulty.bridge().weight_map(&spec).unwrap().rules.is_empty());
     assert_eq!(toy.bridge().weight_map(&spec).unwrap().rules.len(), 3);
-}
-
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-#[test]
-fn a_plugins_log_arrives_at_the_hosts_subscriber() {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::DEBUG)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let plugin = load(&toy()).unwrap();
-    tracing::subscriber::with_default(subscriber, || {
-        plugin
-            .bridge()
-            .map_config(&toy_config(), &MapOptions::default())
-            .unwrap();
-    });
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-    for word in [
-        "DEBUG",
-        "rialto::plugin",
-        "plugin=\"toy\"",
-        "mapping a config",
-    ] {
-        assert!(text.contains(word), "{text}");
-    }
 }
