@@ -1,6 +1,8 @@
 //! A plugin that panics fails the call and itself, never its host or anybody else.
 
-use rialto_bridge::{Bridge, EncodedTensor, Error, MapOptions, Mesh, ModelSpec, RawConfig};
+use rialto_bridge::{
+    Bridge, EncodedTensor, Error, MapOptions, Mesh, ModelSpec, PipelineRequest, RawConfig,
+};
 use rialto_host::{Registry, SearchPath, load};
 use rialto_tensor::{Dtype, Shape, TensorView};
 
@@ -22,7 +24,9 @@ fn ask(bridge: &dyn Bridge, entry: &str, config: &RawConfig, spec: &ModelSpec) -
         "unmap_config" => bridge.unmap_config(spec, config).err(),
         "weight_map" => bridge.weight_map(spec).err(),
         "placement" => bridge.placement(spec).err(),
-        "pipeline_layout" => bridge.pipeline_layout(spec, &Mesh::SINGLE).err(),
+        "pipeline_layout" => bridge
+            .pipeline_layout(spec, &PipelineRequest::new(Mesh::SINGLE))
+            .err(),
         "codecs" => bridge.codecs(spec).err(),
         "dequantize" => bridge.dequantize(&encoded, &mut [0; 4]).err(),
         other => panic!("{other} is no entry"),

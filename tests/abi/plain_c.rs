@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rialto_abi::layout::TABLES;
 use rialto_abi::{MAGIC, TARGET};
-use rialto_bridge::{EncodedTensor, Error, MapOptions, Mesh, RawConfig};
+use rialto_bridge::{EncodedTensor, Error, MapOptions, Mesh, PipelineRequest, RawConfig};
 use rialto_host::{check, load};
 use rialto_tensor::{Dtype, Shape, TensorView};
 
@@ -116,7 +116,9 @@ fn a_plugin_in_c_loads_and_answers() {
         matches!(&error, Error::Requirement { missing, .. } if missing == "placement/spiral/1"),
         "{error}"
     );
-    let error = bridge.pipeline_layout(&spec, &Mesh::SINGLE).unwrap_err();
+    let error = bridge
+        .pipeline_layout(&spec, &PipelineRequest::new(Mesh::SINGLE))
+        .unwrap_err();
     assert_eq!(error.slug(), "document/unreadable");
     let shape = Shape::new([1]);
     let tensor = TensorView::new(Dtype::U8, &shape, &[0]).unwrap();

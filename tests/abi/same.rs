@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use rialto_bridge::{Bridge, EncodedTensor, Error, MapOptions, Mesh, RawConfig};
+use rialto_bridge::{Bridge, EncodedTensor, Error, MapOptions, Mesh, PipelineRequest, RawConfig};
 use rialto_host::load;
 use rialto_tensor::{Dtype, Shape, TensorView};
 
@@ -45,10 +45,10 @@ fn every_answer_is_the_same() {
     assert_same(linked.placement(&spec), loaded.placement(&spec));
     assert_same(linked.codecs(&spec), loaded.codecs(&spec));
     for pp in 0..4 {
-        let mesh = Mesh { pp, ..Mesh::SINGLE };
+        let request = PipelineRequest::new(Mesh { pp, ..Mesh::SINGLE });
         assert_same(
-            linked.pipeline_layout(&spec, &mesh),
-            loaded.pipeline_layout(&spec, &mesh),
+            linked.pipeline_layout(&spec, &request),
+            loaded.pipeline_layout(&spec, &request),
         );
     }
 }

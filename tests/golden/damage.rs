@@ -8,8 +8,8 @@ use crate::world::{Values, both_ways, families, hugging_face, import, on_disk, o
 use crate::written;
 use rialto_bridge::{
     Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor,
-    Error, MapOptions, Mesh, ModelSpec, MtpPolicy, PipelineLayout, PipelineMapping, Placement,
-    RawConfig, WeightMap, WeightMapping,
+    Error, MapOptions, ModelSpec, MtpPolicy, PipelineLayout, PipelineMapping, PipelineRequest,
+    Placement, RawConfig, WeightMap, WeightMapping,
 };
 use rialto_checkpoint::store::{MemoryStore, Store, read_whole};
 use rialto_engine::{ExportOptions, ExportPlan, ImportPlan, MegatronSource};
@@ -236,8 +236,12 @@ impl WeightMapping for WithoutRule<'_> {
 }
 
 impl PipelineMapping for WithoutRule<'_> {
-    fn pipeline_layout(&self, spec: &ModelSpec, mesh: &Mesh) -> Result<PipelineLayout, Error> {
-        self.family.pipeline_layout(spec, mesh)
+    fn pipeline_layout(
+        &self,
+        spec: &ModelSpec,
+        request: &PipelineRequest,
+    ) -> Result<PipelineLayout, Error> {
+        self.family.pipeline_layout(spec, request)
     }
 }
 

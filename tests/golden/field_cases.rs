@@ -360,7 +360,7 @@ fn fc_20_fc_25_stages_hold_every_layer_once_and_begin_where_an_indexer_is() {
                 // Layers are numbered over the whole model, on whichever stage they are.
                 assert_eq!(keys(&plan), whole);
             }
-            assert_eq!(plan(most + 1).unwrap_err().slug(), "bridge/unsupported");
+            assert_eq!(plan(most + 1).unwrap_err().slug(), "bridge/pipeline");
         }
     });
 }

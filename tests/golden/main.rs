@@ -25,6 +25,7 @@ mod import;
 mod mixed;
 mod refusals;
 mod shards;
+mod stages;
 mod torch_dist;
 mod verify;
 mod world;

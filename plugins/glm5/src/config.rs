@@ -4,6 +4,7 @@ use rialto_plugin::prelude::*;
 
 use crate::Glm5;
 use crate::codec::BLOCK;
+use crate::settings;
 use crate::spec::{Indexer, Layer, Mlp, Model, PROVIDER, Release, fixed_provider_fields, object};
 
 /// The architecture id of the family.
@@ -105,6 +106,7 @@ impl ConfigMapping for Glm5 {
         let mut notices = Vec::new();
         let model = read_model(config, options, &mut notices)?;
         let provider = provider(config, &model, &mut notices)?;
+        settings::check(&provider, &options.settings)?;
         let is_unread = |key: &&String| {
             !KNOWN_KEYS.contains(&key.as_str())
                 && !REQUIRED_VALUES.iter().any(|(known, _)| known == key)

@@ -1,7 +1,8 @@
 //! Which layers a pipeline stage holds.
 //!
 //! A stage must hold the layer whose indexer its layers use, so it begins at a full layer. The layers between two such
-//! beginnings are a group; groups are dealt to the stages in order, so that the largest stage is as small as can be.
+//! beginnings are a group; groups are dealt to the stages in order, so that the largest stage is as small as can be. A user
+//! may deal them otherwise, as layers for each stage or as Megatron's own layer pattern.
 
 use rialto_plugin::prelude::*;
 
@@ -9,32 +10,46 @@ use crate::Glm5;
 use crate::spec::{Indexer, Model, object};
 
 impl PipelineMapping for Glm5 {
-    fn pipeline_layout(&self, spec: &ModelSpec, mesh: &Mesh) -> Result<PipelineLayout, Error> {
-        let model = Model::of(spec)?;
-        let groups = sharing_groups(&model);
-        let most = groups.len() as u64;
-        if !(1..=most).contains(&mesh.pp) {
-            return Err(Error::Unsupported {
-                what: format!("--pp for {most} groups of layers that share an indexer"),
-                found: mesh.pp.to_string(),
-                supported: format!("1 to {most}"),
-            });
-        }
+    fn pipeline_layout(
+        &self,
+        spec: &ModelSpec,
+        request: &PipelineRequest,
+    ) -> Result<PipelineLayout, Error> {
+        let (model, mesh) = (Model::of(spec)?, request.mesh);
+        let layers = match &request.stages {
+            StageChoice::Family => dealt(&model, mesh.pp)?,
+            StageChoice::Layers(layers) => layers.clone(),
+            StageChoice::Pattern(pattern) => of_pattern(&model, pattern)?,
+        };
+        check(&model, mesh.pp, &layers)?;
         let mut stages = Vec::new();
         let mut first_layer = 0;
-        for layers in partition(&groups, mesh.pp) {
+        for &layers in &layers {
             stages.push(Stage {
                 first_layer,
                 layers,
                 physical_layers: 2 * layers,
                 mtp_layers: 0,
+                params: physical(first_layer..first_layer + layers),
             });
             first_layer += layers;
         }
+        if let Some(first) = stages.first_mut() {
+            first.params.push("embedding.*".to_owned());
+        }
         if let Some(last) = stages.last_mut() {
             last.mtp_layers = model.mtp_layers;
+            let of_last = ["decoder.final_norm.*", "output_layer.*", "mtp.*"];
+            last.params.extend(of_last.map(str::to_owned));
+            // Prediction reads the embedding of the next token: its stage has a copy, which is not written again.
+            if model.mtp_layers > 0 && mesh.pp > 1 {
+                last.params.push("embedding.*".to_owned());
+            }
         }
-        let pattern: Vec<String> = stages.iter().map(|stage| model.pattern(stage)).collect();
+        let pattern: Vec<String> = stages
+            .iter()
+            .map(|stage| model.pattern(stage.first_layer..stage.first_layer + stage.layers))
+            .collect();
         let provider = json!({
             "expert_model_parallel_size": mesh.ep,
             "expert_tensor_parallel_size": mesh.etp,
@@ -50,6 +65,130 @@ impl PipelineMapping for Glm5 {
         })
     }
 }
+
+/// Keys of the params of some layers.
+fn physical(layers: std::ops::Range<u64>) -> Vec<String> {
+    let physical = 2 * layers.start..2 * layers.end;
+    physical.map(|n| format!("decoder.layers.{n}.*")).collect()
+}
+
+/// The layers of each stage as Megatron-Bridge deals them.
+fn dealt(model: &Model, stages: u64) -> Result<Vec<u64>, Error> {
+    let groups = sharing_groups(model);
+    let most = groups.len() as u64;
+    if !(1..=most).contains(&stages) {
+        return Err(Error::Pipeline {
+            faults: vec![format!(
+                "--pp {stages} does not fit {most} groups of layers that share an indexer"
+            )],
+            valid: format!("1 to {most}"),
+        });
+    }
+    Ok(partition(&groups, stages))
+}
+
+/// Refuses layers for each stage that do not add up, or that part a layer from the one whose indexer it uses.
+fn check(model: &Model, stages: u64, layers: &[u64]) -> Result<(), Error> {
+    let mut faults = Vec::new();
+    if layers.len() as u64 != stages {
+        faults.push(format!(
+            "--pipeline names {} stages, --pp is {stages}",
+            layers.len()
+        ));
+    }
+    let (held, all) = (
+        layers.iter().fold(0u64, |sum, &n| sum.saturating_add(n)),
+        model.layers.len() as u64,
+    );
+    if held != all {
+        faults.push(format!(
+            "--pipeline deals {held} layers, the model has {all}"
+        ));
+    }
+    let full = model.layers_where(|layer| layer.indexer == Indexer::Full);
+    let mut first = 0u64;
+    for (stage, &layers) in layers.iter().enumerate() {
+        if layers == 0 {
+            faults.push(format!("stage {stage} holds no layer"));
+        } else if first < all && !full.contains(&first) {
+            let source = full
+                .iter()
+                .rfind(|&&full| full < first)
+                .copied()
+                .unwrap_or_default();
+            faults.push(format!(
+                "stage {stage} begins at layer {first}, which uses the indexer of layer {source}"
+            ));
+        }
+        first = first.saturating_add(layers);
+    }
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let full: Vec<String> = full.iter().map(u64::to_string).collect();
+    Err(Error::Pipeline {
+        faults,
+        valid: format!(
+            "{all} layers in stages that begin at layers {}",
+            full.join(", ")
+        ),
+    })
+}
+
+/// The layers of each stage of a pattern, which must be the model's own but for its `|`.
+fn of_pattern(model: &Model, pattern: &str) -> Result<Vec<u64>, Error> {
+    let (main, mtp) = pattern.split_at(pattern.find('/').unwrap_or(pattern.len()));
+    let mut faults = Vec::new();
+    if !mtp.is_empty() && mtp != model.mtp_pattern() {
+        faults.push(format!(
+            "the pattern ends in {mtp:?} for {} prediction layers",
+            model.mtp_layers
+        ));
+    }
+    let mut symbols = model
+        .layers
+        .iter()
+        .flat_map(|layer| layer.mlp.symbols().chars());
+    let mut at = 0;
+    let mut layers = Vec::new();
+    for (stage, segment) in main.split('|').enumerate() {
+        let mut held = 0u64;
+        for symbol in segment.chars() {
+            match symbols.next() {
+                Some(expected) if expected != symbol => faults.push(format!(
+                    "physical layer {at} of the pattern is {symbol:?}, the model has {expected:?}"
+                )),
+                _ => {}
+            }
+            (at, held) = (at + 1, held + 1);
+        }
+        if !held.is_multiple_of(2) {
+            faults.push(format!(
+                "stage {stage} of the pattern has {held} physical layers, half of one is left over"
+            ));
+        }
+        layers.push(held / 2);
+    }
+    if faults.is_empty() {
+        return Ok(layers);
+    }
+    let (more, shown) = (
+        faults.len().saturating_sub(FAULTS),
+        FAULTS.min(faults.len()),
+    );
+    faults.truncate(shown);
+    if more > 0 {
+        faults.push(format!("{more} more"));
+    }
+    let whole = model.pattern(0..model.layers.len() as u64) + &model.mtp_pattern();
+    Err(Error::Pipeline {
+        faults,
+        valid: format!("{whole} with | before stages"),
+    })
+}
+
+/// How many faults of a pattern are told one by one.
+const FAULTS: usize = 5;
 
 /// How many layers each group has: a full layer and the shared ones after it.
 fn sharing_groups(model: &Model) -> Vec<u64> {
@@ -105,7 +244,7 @@ fn stages_needed(groups: &[u64], capacity: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Layers of each stage as published for GLM-5.2, whose groups are 1, 1 and nineteen times 4, and for GLM-5.
+    /// Layers of each stage as published, for groups of 1, 1 and nineteen times 4, and for layers that share nothing.
     #[test]
     fn stages_are_those_of_megatron_bridge() {
         let shared: Vec<u64> = [1, 1].into_iter().chain([4; 19]).collect();

@@ -9,12 +9,14 @@
 //! | [`spec`] | the releases, the model's numbers, and the same in Megatron's words |
 //! | [`weights`] | which tensor is which param, in the order of the forward pass, and how params are cut |
 //! | [`codec`] | how matrices are stored in FP8 |
+//! | `settings` | which provider fields a user may set |
 //! | [`layout`] | which layers a pipeline stage holds |
 #![forbid(unsafe_code)]
 
 pub mod codec;
 pub mod config;
 pub mod layout;
+mod settings;
 pub mod spec;
 pub mod weights;
 

@@ -1,5 +1,7 @@
 //! The releases, the model's numbers, and the same numbers in Megatron's words.
 
+use std::ops::Range;
+
 use rialto_plugin::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +72,17 @@ pub enum Mlp {
     Sparse,
 }
 
+impl Mlp {
+    /// The two physical layers of a layer in Megatron's pattern: `D` sparse attention, then `-` dense MLP or `E` experts.
+    #[must_use]
+    pub fn symbols(self) -> &'static str {
+        match self {
+            Mlp::Dense => "D-",
+            Mlp::Sparse => "DE",
+        }
+    }
+}
+
 /// One layer of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -125,17 +138,12 @@ impl Model {
             .collect()
     }
 
-    /// The hybrid pattern of a stage, two symbols a layer: `D` sparse attention, then `-` dense MLP or `E` experts.
+    /// The hybrid pattern of some layers.
     #[must_use]
-    pub fn pattern(&self, stage: &Stage) -> String {
-        let layers = (0..).zip(&self.layers);
-        let inside =
-            |number: &u64| (stage.first_layer..stage.first_layer + stage.layers).contains(number);
-        layers
-            .filter(|(number, _)| inside(number))
-            .map(|(_, layer)| layer)
-            .map(|layer| if layer.mlp == Mlp::Dense { "D-" } else { "DE" })
-            .collect()
+    pub fn pattern(&self, layers: Range<u64>) -> String {
+        let numbered = (0..).zip(&self.layers);
+        let inside = numbered.filter(|(number, _)| layers.contains(number));
+        inside.map(|(_, layer)| layer.mlp.symbols()).collect()
     }
 
     /// What Megatron appends to the pattern for multi-token prediction.

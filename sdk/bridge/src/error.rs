@@ -3,7 +3,7 @@
 use rialto_tensor::error::code_of;
 use thiserror::Error as ThisError;
 
-use crate::{MeshRefusal, Violation};
+use crate::{MeshRefusal, SettingFault, Violation};
 
 /// How many findings a message shows; all of them are in the value.
 const SHOWN: usize = 20;
@@ -43,6 +43,20 @@ pub enum Error {
     Mesh {
         /// Each dimension that does not fit.
         refusals: Vec<MeshRefusal>,
+    },
+    /// A pipeline that the model cannot be cut into.
+    #[error("{}; valid for this model: {valid}", faults.join("; "))]
+    Pipeline {
+        /// Each stage or number that does not fit.
+        faults: Vec<String>,
+        /// What would fit.
+        valid: String,
+    },
+    /// Provider fields that a user may not set to what was asked.
+    #[error("{}", faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Settings {
+        /// Each of them.
+        faults: Vec<SettingFault>,
     },
     /// A template or index expression that cannot be read or evaluated.
     #[error("template {template:?}: {reason}")]
@@ -119,6 +133,8 @@ impl Error {
         ("config/value", 4),
         ("bridge/unsupported", 3),
         ("bridge/mesh", 3),
+        ("bridge/pipeline", 3),
+        ("bridge/settings", 3),
         ("weight-map/template", 4),
         ("weight-map/not-total", 10),
         ("document/unreadable", 4),
@@ -145,6 +161,8 @@ impl Error {
             Error::ConfigValue { .. } => "config/value",
             Error::Unsupported { .. } => "bridge/unsupported",
             Error::Mesh { .. } => "bridge/mesh",
+            Error::Pipeline { .. } => "bridge/pipeline",
+            Error::Settings { .. } => "bridge/settings",
             Error::Template { .. } => "weight-map/template",
             Error::NotTotal { .. } => "weight-map/not-total",
             Error::Document { .. } => "document/unreadable",
@@ -178,6 +196,8 @@ impl Error {
                 violations.iter().map(ToString::to_string).collect()
             }
             Error::Mesh { refusals } => refusals.iter().map(ToString::to_string).collect(),
+            Error::Pipeline { faults, .. } => faults.clone(),
+            Error::Settings { faults } => faults.iter().map(ToString::to_string).collect(),
             _ => Vec::new(),
         }
     }

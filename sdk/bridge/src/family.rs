@@ -7,10 +7,11 @@
 //! Calls may come from any thread, and an implementation keeps no state between them.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{
-    Codec, ConfigEdit, EncodedTensor, Error, Mesh, ModelSpec, PipelineLayout, Placement, RawConfig,
-    WeightMap,
+    Codec, ConfigEdit, EncodedTensor, Error, ModelSpec, PipelineLayout, PipelineRequest, Placement,
+    RawConfig, WeightMap,
 };
 
 /// Who a plugin is and what it serves.
@@ -61,11 +62,15 @@ pub enum MtpPolicy {
 }
 
 /// What a user may ask of the config mapping.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MapOptions {
     /// What becomes of multi-token-prediction layers.
     pub mtp: MtpPolicy,
+    /// Provider fields that the user gives another value. The SDK writes them over the family's; the family refuses those
+    /// that would make another model of the weights or that it cannot train with.
+    #[serde(default)]
+    pub settings: Map<String, Value>,
 }
 
 /// `config.json` to a [`ModelSpec`], and back.
@@ -73,7 +78,8 @@ pub trait ConfigMapping {
     /// Whether this family takes the config. Never an error for a config that merely belongs to somebody else.
     fn claim(&self, config: &RawConfig) -> Result<Claim, Error>;
 
-    /// Reads the config. Unsupported values are [`Error::Unsupported`] by name; keys that mean nothing are listed.
+    /// Reads the config. Unsupported values are [`Error::Unsupported`] by name; keys that mean nothing are listed. Settings
+    /// that the family refuses are [`Error::Settings`].
     fn map_config(&self, config: &RawConfig, options: &MapOptions) -> Result<ModelSpec, Error>;
 
     /// What must change in `reference` so that it describes `spec`; nothing, if it does already.
@@ -95,8 +101,12 @@ pub trait WeightMapping {
 
 /// Which pipeline stage holds which layers.
 pub trait PipelineMapping {
-    /// The stages for a mesh. Errors: [`Error::Unsupported`] with the values that would do.
-    fn pipeline_layout(&self, spec: &ModelSpec, mesh: &Mesh) -> Result<PipelineLayout, Error>;
+    /// The stages for a mesh. Errors: [`Error::Pipeline`] with all that does not fit and the values that would do.
+    fn pipeline_layout(
+        &self,
+        spec: &ModelSpec,
+        request: &PipelineRequest,
+    ) -> Result<PipelineLayout, Error>;
 }
 
 /// The dequant hook: decodes tensors that the Hugging Face side stores encoded. A family without any implements nothing.

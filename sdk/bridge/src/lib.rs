@@ -62,11 +62,11 @@ pub use family::{
     WeightMapping,
 };
 pub use forms::Forms;
-pub use layout::{PipelineLayout, Stage};
+pub use layout::{PipelineLayout, PipelineRequest, SettingFault, Stage, StageChoice};
 pub use mapping::{
     KeyDecl, Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl, Violation,
 };
-pub use placement::{Cut, Mesh, MeshAxis, MeshRefusal, Placement, PlacementRule};
+pub use placement::{Cut, Divided, Mesh, MeshAxis, MeshRefusal, Placement, PlacementRule, Share};
 pub use rule::{DtypeRule, Form, MapRule, ModuleState, Part, Rule, Scope, StateValue};
 pub use spec::{Dims, ModelSpec};
 pub use weight_map::WeightMap;

@@ -70,6 +70,11 @@ pub enum MeshAxis {
     Etp,
 }
 
+impl MeshAxis {
+    /// All of them.
+    pub const ALL: [MeshAxis; 3] = [MeshAxis::Tp, MeshAxis::Ep, MeshAxis::Etp];
+}
+
 impl fmt::Display for MeshAxis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -169,21 +174,59 @@ pub struct MeshRefusal {
 impl fmt::Display for MeshRefusal {
     /// Prints `--tp 2 does not divide 5 attention heads; valid for this model: 1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MeshRefusal { over, size, .. } = self;
         let undivided = self
             .undivided
             .iter()
             .map(|(count, of)| format!("{count} {of}"));
         let undivided: Vec<String> = undivided.collect();
         let valid: Vec<String> = self.valid.iter().map(u64::to_string).collect();
-        write!(
-            f,
-            "--{} {} does not divide {}; valid for this model: {}",
-            self.over,
-            self.size,
-            undivided.join(", "),
-            valid.join(", ")
-        )
+        let valid = valid.join(", ");
+        match undivided.as_slice() {
+            [] => write!(
+                f,
+                "--{over} {size} finds nothing to divide; valid for this model: {valid}"
+            ),
+            _ => {
+                let undivided = undivided.join(", ");
+                write!(
+                    f,
+                    "--{over} {size} does not divide {undivided}; valid for this model: {valid}"
+                )
+            }
+        }
     }
+}
+
+/// What the dimensions of a mesh divide among their ranks: for each thing its dimension, its count and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divided<'a>(Vec<(MeshAxis, u64, &'a str)>);
+
+impl Divided<'_> {
+    /// What one dimension divides, counted.
+    fn of(&self, over: MeshAxis) -> impl Iterator<Item = (u64, &str)> {
+        let units = self.0.iter().filter(move |(axis, ..)| *axis == over);
+        units.map(|&(_, units, of)| (units, of))
+    }
+
+    /// The sizes of a dimension that divide everything, in order.
+    #[must_use]
+    pub fn sizes(&self, over: MeshAxis) -> Vec<u64> {
+        let divides = |size: &u64| self.of(over).all(|(units, _)| units % size == 0);
+        let most = self.of(over).map(|(units, _)| units).min().unwrap_or(1);
+        (1..=most.min(MAX_SIZE)).filter(divides).collect()
+    }
+}
+
+/// What one rank holds of a param.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Extents of the rank's part.
+    pub extents: Vec<u64>,
+    /// How many params the rank's model has for it: one for each index of a stack that it holds, else one.
+    pub stacked: u64,
+    /// Whether the ranks of the expert dimensions share it.
+    pub is_expert: bool,
 }
 
 /// Where the params that match a pattern are cut; no cut means that every rank holds all of it.
@@ -213,32 +256,23 @@ impl Placement {
         params: impl IntoIterator<Item = (&'a str, &'a Shape)>,
         mesh: &Mesh,
     ) -> Result<(), Error> {
-        let mut shared: Vec<(MeshAxis, u64, &str)> = Vec::new();
-        for (param, shape) in params {
-            let rule = self.rules.iter().find(|rule| matches(&rule.param, param));
-            for cut in rule.iter().flat_map(|rule| &rule.cuts) {
-                let extent = shape.extents().get(cut.axis);
-                let unit = extent.and_then(|&extent| cut.units(extent));
-                let unit = unit.map(|units| (cut.over, units, cut.of.as_str()));
-                shared.extend(unit.filter(|unit| !shared.contains(unit)));
-            }
-        }
+        let divided = self.divided(params);
         let mut refusals = Vec::new();
-        for over in [MeshAxis::Tp, MeshAxis::Ep, MeshAxis::Etp] {
+        for over in MeshAxis::ALL {
             let size = mesh.size(over);
-            let of_axis = || shared.iter().filter(|(axis, ..)| *axis == over);
-            let undivided = of_axis().filter(|(_, units, _)| size == 0 || units % size != 0);
+            let undivided = divided
+                .of(over)
+                .filter(|(units, _)| size == 0 || units % size != 0);
             let undivided: Vec<_> = undivided
-                .map(|&(_, units, of)| (units, of.to_owned()))
+                .map(|(units, of)| (units, of.to_owned()))
                 .collect();
-            if size != 1 && (!undivided.is_empty() || size == 0) {
-                let divides = |size: &u64| of_axis().all(|(_, units, _)| units % size == 0);
-                let most = of_axis().map(|(_, units, _)| *units).min().unwrap_or(1);
+            let is_idle = divided.of(over).next().is_none();
+            if size != 1 && (!undivided.is_empty() || size == 0 || is_idle) {
                 refusals.push(MeshRefusal {
                     over,
                     size,
                     undivided,
-                    valid: (1..=most.min(MAX_SIZE)).filter(divides).collect(),
+                    valid: divided.sizes(over),
                 });
             }
         }
@@ -249,37 +283,69 @@ impl Placement {
         }
     }
 
+    /// What each dimension of a mesh divides among its ranks.
+    pub fn divided<'a>(
+        &self,
+        params: impl IntoIterator<Item = (&'a str, &'a Shape)>,
+    ) -> Divided<'_> {
+        let mut units: Vec<(MeshAxis, u64, &str)> = Vec::new();
+        for (param, shape) in params {
+            for cut in self.rule(param).iter().flat_map(|rule| &rule.cuts) {
+                let extent = shape.extents().get(cut.axis);
+                let unit = extent.and_then(|&extent| cut.units(extent));
+                let unit = unit.map(|units| (cut.over, units, cut.of.as_str()));
+                units.extend(unit.filter(|unit| !units.contains(unit)));
+            }
+        }
+        Divided(units)
+    }
+
+    /// What each rank holds of a param, on a mesh that [`Placement::check`] has passed.
+    ///
+    /// Errors: [`Error::Unsupported`] as for [`Placement::chunks`].
+    pub fn share(&self, param: &str, shape: &Shape, mesh: &Mesh) -> Result<Share, Error> {
+        let rule = self.rule(param).ok_or_else(|| no_rule(param))?;
+        let mut share = Share {
+            extents: shape.extents().to_vec(),
+            stacked: 1,
+            is_expert: false,
+        };
+        for cut in &rule.cuts {
+            let ranks = mesh.size(cut.over);
+            let extent = share
+                .extents
+                .get_mut(cut.axis)
+                .ok_or_else(|| no_axis(param, cut, shape))?;
+            if ranks == 0 || !extent.is_multiple_of(ranks) {
+                return Err(undivided(param, cut, shape, ranks));
+            }
+            *extent /= ranks;
+            if cut.is_stacked {
+                share.stacked *= *extent;
+            }
+            share.is_expert |= cut.over != MeshAxis::Tp;
+        }
+        Ok(share)
+    }
+
+    fn rule(&self, param: &str) -> Option<&PlacementRule> {
+        self.rules.iter().find(|rule| matches(&rule.param, param))
+    }
+
     /// The chunks in which Megatron itself would write the param on this mesh, in row-major order.
     ///
     /// Errors: [`Error::Unsupported`] if no rule matches, if an axis is not there, or if an extent cannot be divided
     /// ([`Placement::check`] says which sizes would divide all of them).
     pub fn chunks(&self, param: &str, shape: &Shape, mesh: &Mesh) -> Result<Vec<Region>, Error> {
-        let Some(rule) = self.rules.iter().find(|rule| matches(&rule.param, param)) else {
-            return Err(unsupported(
-                format!("placement of param {param}"),
-                "no rule",
-                "a rule for every param",
-            ));
-        };
+        let rule = self.rule(param).ok_or_else(|| no_rule(param))?;
         let mut counts = vec![1; shape.rank()];
         for cut in &rule.cuts {
-            let Some(&extent) = shape.extents().get(cut.axis) else {
-                let axes = format!("axes below {}", shape.rank());
-                return Err(unsupported(
-                    format!("a cut of {param}"),
-                    &format!("axis {}", cut.axis),
-                    &axes,
-                ));
-            };
+            let extent = shape.extents().get(cut.axis);
+            let &extent = extent.ok_or_else(|| no_axis(param, cut, shape))?;
             let ranks = mesh.size(cut.over);
             let divides = |units: &u64| ranks > 0 && units.is_multiple_of(ranks);
             if cut.units(extent).filter(divides).is_none() {
-                let unit = format!("{} blocks of {}", cut.blocks, cut.granule);
-                return Err(unsupported(
-                    format!("{} for axis {} of {param} {shape}", cut.over, cut.axis),
-                    &ranks.to_string(),
-                    &format!("sizes that divide {unit}"),
-                ));
+                return Err(undivided(param, cut, shape, ranks));
             }
             let fragments = cut.blocks.saturating_mul(ranks);
             counts[cut.axis] = if cut.is_stacked { extent } else { fragments };
@@ -314,6 +380,30 @@ impl Placement {
             .map(|offsets| Region::new(offsets, sizes.clone()))
             .collect())
     }
+}
+
+fn no_rule(param: &str) -> Error {
+    unsupported(
+        format!("placement of param {param}"),
+        "no rule",
+        "a rule for every param",
+    )
+}
+
+fn no_axis(param: &str, cut: &Cut, shape: &Shape) -> Error {
+    unsupported(
+        format!("a cut of {param}"),
+        &format!("axis {}", cut.axis),
+        &format!("axes below {}", shape.rank()),
+    )
+}
+
+fn undivided(param: &str, cut: &Cut, shape: &Shape, ranks: u64) -> Error {
+    unsupported(
+        format!("{} for axis {} of {param} {shape}", cut.over, cut.axis),
+        &ranks.to_string(),
+        &format!("sizes that divide {} blocks of {}", cut.blocks, cut.granule),
+    )
 }
 
 fn unsupported(what: String, found: &str, supported: &str) -> Error {
@@ -427,12 +517,45 @@ mod tests {
              --etp 8 does not divide 4 rows; valid for this model: 1, 2, 4"
         );
         assert!(refused(0, 1, 1).starts_with("--tp 0 does not divide"));
+        let dense = [("a.norm", &shapes[3].1)];
+        let idle = Mesh {
+            ep: 2,
+            ..Mesh::SINGLE
+        };
+        assert_eq!(
+            table().check(dense, &idle).unwrap_err().to_string(),
+            "--ep 2 finds nothing to divide; valid for this model: 1"
+        );
         // Refused by the table as a whole, and by each param alone.
         let tp = Mesh {
             tp: 4,
             ..Mesh::SINGLE
         };
         assert!(table().chunks("a.q", &Shape::new([24, 3]), &tp).is_err());
+    }
+
+    #[test]
+    fn a_share_is_what_one_rank_of_each_dimension_holds() {
+        let mesh = Mesh {
+            tp: 2,
+            pp: 3,
+            ep: 5,
+            etp: 4,
+        };
+        let share = |name: &str, extents: &[u64]| {
+            let share = table()
+                .share(name, &Shape::new(extents.to_vec()), &mesh)
+                .unwrap();
+            (share.extents, share.stacked, share.is_expert)
+        };
+        assert_eq!(
+            share("a.experts.x.fc1", &[10, 8, 3]),
+            (vec![2, 2, 3], 2, true)
+        );
+        assert_eq!(share("a.fc1", &[24, 3]), (vec![12, 3], 1, false));
+        assert_eq!(share("a.norm", &[24]), (vec![24], 1, false));
+        assert!(table().share("a.fc1", &Shape::new([25, 3]), &mesh).is_err());
+        assert!(table().share("a.bias", &Shape::new([8]), &mesh).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, MapOptions, Mesh, ModelSpec};
+use crate::{Error, MapOptions, ModelSpec, PipelineRequest};
 
 /// Asks whether a family takes a config.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,8 +49,8 @@ pub struct SpecRequest {
 pub struct PipelineLayoutRequest {
     /// The model.
     pub spec: ModelSpec,
-    /// The mesh.
-    pub mesh: Mesh,
+    /// What the user asks for.
+    pub request: PipelineRequest,
 }
 
 /// What an error says besides its code. Read leniently: an author in C may give a message alone.

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use rialto_bridge::{Mesh, MtpPolicy};
+use rialto_bridge::{Mesh, MtpPolicy, StageChoice};
 use rialto_engine::{ChunkChoice, DtypeChoice, ExportOptions, Options};
+use serde_json::Value;
 
 /// Moves large models between Hugging Face checkpoints and Megatron-Core checkpoints, bit for bit.
 #[derive(Debug, Parser)]
@@ -101,15 +102,21 @@ pub(crate) struct ImportOptions {
     /// Tensor parallel size
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     tp: u64,
-    /// Pipeline parallel size
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    pp: u64,
+    /// Pipeline parallel size [default: the stages of --pipeline, else 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pp: Option<u64>,
     /// Expert parallel size
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     ep: u64,
     /// Tensor parallel size inside an expert
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     etp: u64,
+    /// Layers of each pipeline stage, such as 6,8x8,4,4, or a hybrid layer pattern with | before stages
+    #[arg(long, value_name = "LAYOUT")]
+    pipeline: Option<StageChoice>,
+    /// A provider field for run_config.yaml, such as seq_length=8192; the value is JSON, else text; may be given more than once
+    #[arg(long, value_name = "FIELD=VALUE", value_parser = setting)]
+    set: Vec<(String, Value)>,
     /// Multi-token-prediction layers
     #[arg(long, value_name = "WHAT", default_value = "keep")]
     mtp: Mtp,
@@ -129,9 +136,11 @@ impl ImportOptions {
     pub(crate) fn only_of_import(&self) -> Vec<&'static str> {
         let given = [
             ("--tp", self.tp != 1),
-            ("--pp", self.pp != 1),
+            ("--pp", self.pp.is_some_and(|pp| pp != 1)),
             ("--ep", self.ep != 1),
             ("--etp", self.etp != 1),
+            ("--pipeline", self.pipeline.is_some()),
+            ("--set", !self.set.is_empty()),
             ("--mtp", matches!(self.mtp, Mtp::Drop)),
             ("--chunks", matches!(self.chunks, Chunks::Whole)),
         ];
@@ -140,9 +149,10 @@ impl ImportOptions {
     }
 
     pub(crate) fn resolve(&self) -> Options {
+        let stages = self.pipeline.clone().unwrap_or_default();
         let mesh = Mesh {
             tp: self.tp,
-            pp: self.pp,
+            pp: self.pp.or(stages.count()).unwrap_or(1),
             ep: self.ep,
             etp: self.etp,
         };
@@ -152,6 +162,8 @@ impl ImportOptions {
         };
         Options {
             mesh,
+            stages,
+            settings: self.set.iter().cloned().collect(),
             mtp,
             dtype: self.dtype.resolve(),
             chunks: match self.chunks {
@@ -161,6 +173,16 @@ impl ImportOptions {
             ignore: self.ignore.clone(),
         }
     }
+}
+
+/// Reads `field=value`.
+fn setting(text: &str) -> Result<(String, Value), String> {
+    let (field, value) = text.split_once('=').ok_or("expected FIELD=VALUE")?;
+    if field.is_empty() {
+        return Err("the field has no name".to_owned());
+    }
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+    Ok((field.to_owned(), value))
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -246,9 +268,11 @@ impl ExportFlags {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: rialto plan glm-5.2 --mtp drop --json\n\n\
+#[command(
+    after_help = "Example: rialto plan glm-5.2 --pp 2 --ep 8 --etp 2 --json\n\n\
     A directory that holds only config.json is planned in the published dtypes.\n\
-    A Megatron checkpoint is planned for export.")]
+    A Megatron checkpoint is planned for export."
+)]
 pub(crate) struct Plan {
     /// Checkpoint of either format, or a directory that holds only config.json
     pub(crate) path: PathBuf,
@@ -257,6 +281,15 @@ pub(crate) struct Plan {
     /// Hugging Face directory whose config an export would take
     #[arg(long, value_name = "DIR")]
     pub(crate) reference: Option<PathBuf>,
+    /// List every rank of the mesh with what it holds
+    #[arg(long)]
+    pub(crate) ranks: bool,
+    /// List the sizes that fit the model instead; --tp, --ep and --etp say for which ranks bytes are counted
+    #[arg(long, conflicts_with_all = ["pp", "pipeline", "ranks", "probe"])]
+    pub(crate) suggest: bool,
+    /// Estimate the time: read a little of PATH, write a little beside TARGET, which need not exist and stays as it is
+    #[arg(long, value_name = "TARGET")]
+    pub(crate) probe: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -2,20 +2,161 @@
 
 use std::time::Duration;
 
-use rialto_engine::{ChunkChoice, Direction, DtypeChoice, Side, Summary};
+use indicatif::HumanDuration;
+use rialto_engine::{
+    ChunkChoice, Direction, DtypeChoice, Rank, Rates, Side, StageShare, Suggestions, Summary, ranks,
+};
 use serde::Serialize;
 
 use crate::output::{Report, bytes, count, table};
 
 /// A plan, printed.
 #[derive(Serialize)]
-#[serde(transparent)]
-pub(crate) struct Planned<'a>(pub(crate) &'a Summary);
+pub(crate) struct Planned<'a> {
+    #[serde(flatten)]
+    pub(crate) summary: &'a Summary,
+    /// Every rank, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ranks: Option<Vec<RankShare>>,
+    /// How long it would take, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) estimate: Option<Estimate>,
+}
+
+/// A rank and its bytes of weights.
+#[derive(Serialize)]
+pub(crate) struct RankShare {
+    #[serde(flatten)]
+    pub(crate) rank: Rank,
+    pub(crate) bytes: u64,
+}
+
+impl RankShare {
+    /// All ranks of a plan for import; none of one for export, which has no mesh.
+    pub(crate) fn all(summary: &Summary) -> Vec<RankShare> {
+        let mesh = summary.mesh.iter();
+        let of_stage = |rank: &Rank| {
+            let mut stages = summary.stages.iter();
+            stages.find(|stage| {
+                (stage.first_rank..stage.first_rank + stage.ranks).contains(&rank.rank)
+            })
+        };
+        mesh.flat_map(ranks)
+            .map(|rank| RankShare {
+                rank,
+                bytes: of_stage(&rank).map_or(0, StageShare::rank_bytes),
+            })
+            .collect()
+    }
+}
+
+/// A measurement, and what follows for the whole.
+#[derive(Serialize)]
+pub(crate) struct Estimate {
+    #[serde(flatten)]
+    pub(crate) rates: Rates,
+    pub(crate) seconds: f64,
+    /// Why there is no room for the result, if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) no_room: Option<String>,
+}
 
 impl Report for Planned<'_> {
     fn lines(&self) -> Vec<String> {
-        lines(self.0)
+        let mut lines = lines(self.summary);
+        if let Some(estimate) = &self.estimate {
+            let rate = |rate: f64| format!("{}/s", bytes(rate as u64));
+            let read = estimate.rates.read_bytes_per_second;
+            let read = read.map_or_else(
+                || "nothing to read yet".to_owned(),
+                |read| format!("reads {}", rate(read)),
+            );
+            lines.push(format!(
+                "about {} here: {read}, writes {}",
+                HumanDuration(Duration::from_secs_f64(estimate.seconds)),
+                rate(estimate.rates.write_bytes_per_second)
+            ));
+            lines.extend(
+                estimate
+                    .no_room
+                    .iter()
+                    .map(|reason| format!("note: {reason}")),
+            );
+        }
+        if let Some(ranks) = &self.ranks {
+            lines.push(String::new());
+            let mut rows = vec![
+                ["rank", "pp", "tp", "ep", "etp", "bytes"]
+                    .map(str::to_owned)
+                    .to_vec(),
+            ];
+            rows.extend(ranks.iter().map(|RankShare { rank, bytes: size }| {
+                let places =
+                    [rank.rank, rank.pp, rank.tp, rank.ep, rank.etp].map(|place| place.to_string());
+                places.into_iter().chain([bytes(*size)]).collect()
+            }));
+            lines.extend(table(&rows));
+        }
+        lines
     }
+}
+
+/// The sizes that fit, printed.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(crate) struct Suggested<'a>(pub(crate) &'a Suggestions);
+
+impl Report for Suggested<'_> {
+    fn lines(&self) -> Vec<String> {
+        let list = |sizes: &[u64]| {
+            let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
+            sizes.join(", ")
+        };
+        let Suggestions {
+            mesh,
+            tp,
+            ep,
+            etp,
+            pipelines,
+        } = self.0;
+        let mut lines = vec![
+            format!("--tp  {}", list(tp)),
+            format!("--ep  {}", list(ep)),
+            format!("--etp {}", list(etp)),
+            String::new(),
+        ];
+        let weights = format!(
+            "largest rank at tp {} ep {} etp {}",
+            mesh.tp, mesh.ep, mesh.etp
+        );
+        let mut rows = vec![vec![
+            "--pp".to_owned(),
+            "ranks".to_owned(),
+            weights,
+            "layers".to_owned(),
+        ]];
+        rows.extend(pipelines.iter().map(|pipeline| {
+            let largest = bytes(pipeline.largest_rank_bytes);
+            vec![
+                pipeline.pp.to_string(),
+                count(pipeline.ranks),
+                largest,
+                runs(&pipeline.layers),
+            ]
+        }));
+        lines.extend(table(&rows));
+        lines
+    }
+}
+
+/// Layers of each stage as `--pipeline` reads them: `10,12x5,4x2`.
+fn runs(layers: &[u64]) -> String {
+    let runs = layers.chunk_by(|a, b| a == b);
+    let shown = runs.map(|run| match run.len() {
+        1 => run[0].to_string(),
+        times => format!("{}x{times}", run[0]),
+    });
+    shown.collect::<Vec<_>>().join(",")
 }
 
 /// A conversion that has been done, printed as its plan and what became of it.
@@ -92,12 +233,9 @@ fn lines(summary: &Summary) -> Vec<String> {
     }
     lines.extend(table(&groups));
     lines.push(String::new());
-    for (number, stage) in summary.stages.iter().enumerate() {
-        let last = stage.first_layer + stage.layers - 1;
-        let (first, physical, mtp) = (stage.first_layer, stage.physical_layers, stage.mtp_layers);
-        lines.push(format!(
-            "stage {number}: layers {first} to {last}, {physical} physical, {mtp} mtp"
-        ));
+    if !summary.stages.is_empty() {
+        lines.extend(stage_table(&summary.stages));
+        lines.push(String::new());
     }
     for skipped in &summary.skipped {
         let (tensors, elements) = (count(skipped.tensors), count(skipped.elements));
@@ -122,6 +260,42 @@ fn lines(summary: &Summary) -> Vec<String> {
             .map(|notice| format!("note: {notice}")),
     );
     lines
+}
+
+/// Stages, and what each of their ranks holds.
+fn stage_table(stages: &[StageShare]) -> Vec<String> {
+    let heads = [
+        "stage",
+        "layers",
+        "",
+        "physical",
+        "mtp",
+        "ranks",
+        "params a rank",
+        "dense",
+        "experts",
+        "a rank",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for (number, stage) in stages.iter().enumerate() {
+        let range = |first: u64, count: u64| match count {
+            0 | 1 => first.to_string(),
+            _ => format!("{first}-{}", first + count - 1),
+        };
+        rows.push(vec![
+            number.to_string(),
+            count(stage.layers),
+            range(stage.first_layer, stage.layers),
+            count(stage.physical_layers),
+            count(stage.mtp_layers),
+            range(stage.first_rank, stage.ranks),
+            count(stage.params),
+            bytes(stage.dense_bytes),
+            bytes(stage.expert_bytes),
+            bytes(stage.rank_bytes()),
+        ]);
+    }
+    table(&rows)
 }
 
 fn side(name: &str, side: &Side) -> Vec<String> {

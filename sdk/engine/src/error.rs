@@ -57,12 +57,20 @@ pub enum Error {
         theirs: String,
     },
     /// The family's layers do not fall into the stages once.
-    #[error("pipeline layout of {stages} stages does not hold layers 0..{layers} once")]
+    #[error("pipeline layout of {stages} stages for pp {pp} does not hold layers 0..{layers} once")]
     Layout {
         /// Number of stages.
         stages: usize,
+        /// Number of stages asked for.
+        pp: u64,
         /// Number of layers.
         layers: u64,
+    },
+    /// The family's stages leave a param out.
+    #[error("no stage of the pipeline layout holds param {param}")]
+    Stageless {
+        /// Its key.
+        param: String,
     },
     /// The caller asked to stop.
     #[error("stopped on request")]
@@ -78,6 +86,7 @@ impl Error {
         ("engine/reference-differs", 1),
         ("engine/two-formats", 3),
         ("engine/layout", 13),
+        ("engine/stageless", 13),
         ("engine/cancelled", 9),
     ];
 
@@ -105,6 +114,7 @@ impl Error {
             Error::ReferenceDiffers { .. } => "engine/reference-differs",
             Error::TwoFormats { .. } => "engine/two-formats",
             Error::Layout { .. } => "engine/layout",
+            Error::Stageless { .. } => "engine/stageless",
             Error::Cancelled => "engine/cancelled",
         }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rialto_bridge::binding::TensorBinding;
 use rialto_bridge::{
-    Bridge, Claim, Codec, Forms, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout, RawConfig,
-    StateValue, StoredTensor,
+    Bridge, Claim, Codec, Forms, MapOptions, Mapping, Mesh, ModelSpec, Piece, PipelineLayout,
+    PipelineRequest, RawConfig, StateValue, StoredTensor,
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
 use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
@@ -22,6 +22,7 @@ use crate::params::touches;
 use crate::progress::step;
 use crate::reading::{Format, mapping_of};
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
+use crate::stages::{self, Suggestions};
 use crate::summary::{self, Direction, Side, Skipped, Summary};
 use crate::{ChunkChoice, Error, Options, Progress, encoded, ignored, order};
 
@@ -79,14 +80,14 @@ impl ImportPlan {
             Claim::Yes { reason, .. } => reason,
             Claim::No { reason } => return Err(Error::NotClaimed { reason }),
         };
-        let spec = family.map_config(&config, &MapOptions { mtp: options.mtp })?;
-        let layout = family.pipeline_layout(&spec, &options.mesh)?;
-        if !layout.is_partition_of(spec.dims.layers) {
-            return Err(Error::Layout {
-                stages: layout.stages.len(),
-                layers: spec.dims.layers,
-            });
-        }
+        let map_options = MapOptions {
+            mtp: options.mtp,
+            settings: options.settings.clone(),
+        };
+        let mut spec = family.map_config(&config, &map_options)?;
+        let layout = layout(family, &spec, options)?;
+        let set = summary::set_notices(&spec.provider, &options.settings);
+        spec.provider.extend(options.settings.clone());
         let map = family.weight_map(&spec)?;
         let (mapping, forms, mut inventory) = match &source {
             Some(source) => {
@@ -132,6 +133,14 @@ impl ImportPlan {
         };
         plan.summary.skipped = ignored;
         plan.summarize(&inventory)?;
+        plan.summary.stages = stages::shares(
+            &plan.layout.stages,
+            &plan.mapping,
+            &plan.dtypes,
+            &family.placement(&plan.spec)?,
+            &options.mesh,
+        )?;
+        plan.summary.notices.extend(set);
         plan.summary.notices.extend(ignore_notices);
         plan.summary.notices.extend(forms.notices(&map));
         let kept = beside::notices(&plan.mapping);
@@ -144,6 +153,14 @@ impl ImportPlan {
     #[must_use]
     pub fn summary(&self) -> &Summary {
         &self.summary
+    }
+
+    /// The sizes of each dimension of a mesh that fit, and what the largest rank holds at each number of stages. `mesh`
+    /// gives the other sizes.
+    ///
+    /// Errors: [`rialto_bridge::Error::Mesh`] if those do not divide the model.
+    pub fn suggest(&self, family: &dyn Bridge, mesh: &Mesh) -> Result<Suggestions, Error> {
+        stages::suggest(family, &self.spec, &self.mapping, &self.dtypes, mesh)
     }
 
     /// The model as the family read it.
@@ -391,7 +408,6 @@ impl ImportPlan {
                 inventory[first].name
             ));
         }
-        summary.stages = self.layout.stages.clone();
         summary.notices.extend(summary::spec_notices(&self.spec));
         if let Some(source) = &self.source {
             summary.source.files = source.files().len() as u64;
@@ -492,6 +508,25 @@ fn by_param(mapping: &Mapping) -> Vec<Vec<&Piece>> {
         pieces[piece.param].push(piece);
     }
     pieces
+}
+
+/// The stages as asked for, held against the model.
+fn layout(
+    family: &dyn Bridge,
+    spec: &ModelSpec,
+    options: &Options,
+) -> Result<PipelineLayout, Error> {
+    let request = PipelineRequest {
+        mesh: options.mesh,
+        stages: options.stages.clone(),
+    };
+    let layout = family.pipeline_layout(spec, &request)?;
+    layout.check_settings(&options.settings)?;
+    let (stages, pp, layers) = (layout.stages.len(), options.mesh.pp, spec.dims.layers);
+    if !layout.is_partition_of(layers) || stages as u64 != pp {
+        return Err(Error::Layout { stages, pp, layers });
+    }
+    Ok(layout)
 }
 
 /// Gives every chunk and object its file and offset, params in the order people count.

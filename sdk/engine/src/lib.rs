@@ -20,6 +20,8 @@
 //! |---|---|
 //! | [`options`] | what a user may ask of a conversion |
 //! | [`summary`] | what a plan will do, as data |
+//! | [`stages`] | what each rank of a mesh holds |
+//! | [`mod@probe`] | how fast this machine reads and writes |
 //! | [`import`] | Hugging Face to Megatron |
 //! | [`export`] | Megatron to Hugging Face |
 //! | [`verify`](mod@verify) | whether two checkpoints hold the same weights |
@@ -41,7 +43,9 @@ pub mod error;
 pub mod export;
 pub mod import;
 pub mod options;
+pub mod probe;
 pub mod progress;
+pub mod stages;
 pub mod summary;
 pub mod verify;
 
@@ -49,6 +53,8 @@ pub use error::Error;
 pub use export::{ExportPlan, MegatronSource, is_hugging_face};
 pub use import::{ImportPlan, source_config};
 pub use options::{ChunkChoice, DtypeChoice, ExportOptions, Options};
+pub use probe::{Rates, probe};
 pub use progress::{Progress, Silent};
+pub use stages::{Pipeline, Rank, StageShare, Suggestions, ranks};
 pub use summary::{Direction, Group, Side, Skipped, Summary};
 pub use verify::{Contents, VerifyOptions, VerifySource, verify};

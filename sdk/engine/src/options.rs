@@ -1,8 +1,9 @@
 //! What a user may ask of a conversion.
 
-use rialto_bridge::{Mesh, MtpPolicy, RuleInfo};
+use rialto_bridge::{Mesh, MtpPolicy, RuleInfo, StageChoice};
 use rialto_tensor::{Dtype, cast};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 /// Which dtype the written weights have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -57,6 +58,10 @@ pub enum ChunkChoice {
 pub struct Options {
     /// The mesh whose chunks are written.
     pub mesh: Mesh,
+    /// Which layers each pipeline stage holds.
+    pub stages: StageChoice,
+    /// Provider fields that get another value than the family's in `run_config.yaml`.
+    pub settings: Map<String, Value>,
     /// What becomes of multi-token prediction.
     pub mtp: MtpPolicy,
     /// Dtype of the weights written.
@@ -71,6 +76,8 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             mesh: Mesh::SINGLE,
+            stages: StageChoice::Family,
+            settings: Map::new(),
             mtp: MtpPolicy::Keep,
             dtype: DtypeChoice::Keep,
             chunks: ChunkChoice::Megatron,

@@ -51,6 +51,7 @@ impl Reading {
         if reading.spec.dims.mtp_layers > 0 && !reading.holds_mtp(format, inventory) {
             return read(MapOptions {
                 mtp: MtpPolicy::Absent,
+                ..MapOptions::default()
             });
         }
         Ok(reading)

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use rialto_bridge::{Mapping, Mesh, ModelSpec, Stage};
+use rialto_bridge::{Mapping, Mesh, ModelSpec};
 use rialto_tensor::Dtype;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
+use crate::stages::StageShare;
 use crate::{ChunkChoice, DtypeChoice, Error};
 
 /// Which way a conversion goes.
@@ -111,8 +113,8 @@ pub struct Summary {
     pub groups: Vec<Group>,
     /// What is left out.
     pub skipped: Vec<Skipped>,
-    /// Pipeline stages; none for an export.
-    pub stages: Vec<Stage>,
+    /// Pipeline stages and what each of their ranks holds; none for an export.
+    pub stages: Vec<StageShare>,
     /// Side files that travel along.
     pub side_files: u64,
     /// Most memory that buffers and metadata take, in bytes.
@@ -153,6 +155,23 @@ pub(crate) fn groups(mapping: &Mapping) -> Result<Vec<Group>, Error> {
         .iter()
         .filter_map(|name| groups.remove(name))
         .collect())
+}
+
+/// A line for each provider field that the user gave another value.
+pub(crate) fn set_notices(
+    provider: &Map<String, Value>,
+    settings: &Map<String, Value>,
+) -> Vec<String> {
+    let changed = settings
+        .iter()
+        .filter(|(key, value)| provider.get(*key) != Some(*value));
+    let line = |(key, value): (&String, &Value)| {
+        let before = provider
+            .get(key)
+            .map_or_else(|| "absent".to_owned(), Value::to_string);
+        format!("run_config.yaml: {key} is set to {value}, it was {before}")
+    };
+    changed.map(line).collect()
 }
 
 /// What a spec says to the user: its notices, and the keys it does not read.

@@ -10,8 +10,8 @@ use rialto_bridge::request::{
 };
 use rialto_bridge::{
     Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor,
-    Error, MapOptions, Mesh, ModelSpec, PipelineLayout, PipelineMapping, Placement, RawConfig,
-    WeightMap, WeightMapping, document,
+    Error, MapOptions, ModelSpec, PipelineLayout, PipelineMapping, PipelineRequest, Placement,
+    RawConfig, WeightMap, WeightMapping, document,
 };
 use rialto_tensor::TensorView;
 use serde::Serialize;
@@ -167,7 +167,7 @@ impl ConfigMapping for Remote {
     fn map_config(&self, config: &RawConfig, options: &MapOptions) -> Result<ModelSpec, Error> {
         let body = MapConfigRequest {
             config: config.text().to_owned(),
-            options: *options,
+            options: options.clone(),
         };
         self.ask(Entry::MapConfig, &body)
     }
@@ -198,10 +198,14 @@ impl WeightMapping for Remote {
 }
 
 impl PipelineMapping for Remote {
-    fn pipeline_layout(&self, spec: &ModelSpec, mesh: &Mesh) -> Result<PipelineLayout, Error> {
+    fn pipeline_layout(
+        &self,
+        spec: &ModelSpec,
+        request: &PipelineRequest,
+    ) -> Result<PipelineLayout, Error> {
         let body = PipelineLayoutRequest {
             spec: spec.clone(),
-            mesh: *mesh,
+            request: request.clone(),
         };
         self.ask(Entry::PipelineLayout, &body)
     }

@@ -65,9 +65,10 @@
 //! }
 //!
 //! impl PipelineMapping for Tiny {
-//!     fn pipeline_layout(&self, spec: &ModelSpec, _: &Mesh) -> Result<PipelineLayout, Error> {
+//!     fn pipeline_layout(&self, spec: &ModelSpec, _: &PipelineRequest) -> Result<PipelineLayout, Error> {
 //!         let layers = spec.dims.layers;
-//!         let stage = Stage { first_layer: 0, layers, physical_layers: layers, mtp_layers: 0 };
+//!         let params = vec!["*".to_owned()];
+//!         let stage = Stage { first_layer: 0, layers, physical_layers: layers, mtp_layers: 0, params };
 //!         Ok(PipelineLayout { stages: vec![stage], provider: Map::new() })
 //!     }
 //! }

@@ -1,10 +1,12 @@
 //! Every name a plugin needs: the traits and their data, element types and views, and JSON.
 
+pub use rialto_bridge::layout::setting;
 pub use rialto_bridge::{
     Bridge, Claim, Codec, Companion, ConfigEdit, ConfigMapping, Cut, Dequantizer, Description,
     Dims, DtypeRule, EncodedTensor, Error, Form, MapOptions, MapRule, Mesh, MeshAxis, ModelSpec,
-    ModuleState, MtpPolicy, Part, PipelineLayout, PipelineMapping, Placement, PlacementRule,
-    RawConfig, Rule, Scope, Stage, StateValue, WeightMap, WeightMapping,
+    ModuleState, MtpPolicy, Part, PipelineLayout, PipelineMapping, PipelineRequest, Placement,
+    PlacementRule, RawConfig, Rule, Scope, SettingFault, Stage, StageChoice, StateValue, WeightMap,
+    WeightMapping,
 };
 pub use rialto_tensor::{Dtype, Region, Shape, TensorView, quant};
 pub use serde_json::{Map, Value, json};

@@ -327,7 +327,7 @@ entries! {
     placement(SpecRequest) = |bridge, asked| encode("placement", &[], &bridge.placement(&asked.spec)?);
     /// `PipelineMapping::pipeline_layout`.
     pipeline_layout(PipelineLayoutRequest) = |bridge, asked| {
-        encode("pipeline_layout", &[], &bridge.pipeline_layout(&asked.spec, &asked.mesh)?)
+        encode("pipeline_layout", &[], &bridge.pipeline_layout(&asked.spec, &asked.request)?)
     };
     /// `Dequantizer::codecs`.
     codecs(SpecRequest) = |bridge, asked| encode("codecs", &[], &bridge.codecs(&asked.spec)?);

@@ -1,13 +1,18 @@
 //! `rialto plan PATH`: the dry run of an import or an export.
 
+use std::sync::Arc;
+
+use rialto_bridge::Mesh;
+use rialto_checkpoint::store::{Store, Target, refuse_overlap};
 use rialto_engine::{
-    ExportOptions, ExportPlan, ImportPlan, MegatronSource, is_hugging_face, source_config,
+    ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Summary, is_hugging_face,
+    probe, source_config,
 };
 
 use crate::arguments::{Common, Plan};
 use crate::failure::{Failure, WRONG_USAGE};
 use crate::output::Output;
-use crate::report::Planned;
+use crate::report::{Estimate, Planned, RankShare, Suggested};
 use crate::{families, places};
 
 pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), Failure> {
@@ -20,17 +25,42 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
             ));
         }
         let family = families::claim(common, &source_config(store.as_ref())?, output)?;
-        let plan = ImportPlan::new(family.as_ref(), store, &plan.options.resolve())?;
-        return output.result(&Planned(plan.summary()));
+        let options = plan.options.resolve();
+        if plan.suggest {
+            // The sizes asked for need not fit: those that do are the answer.
+            let single = Options {
+                mesh: Mesh::SINGLE,
+                ..options.clone()
+            };
+            let single = ImportPlan::new(family.as_ref(), store, &single)?;
+            return output.result(&Suggested(&single.suggest(family.as_ref(), &options.mesh)?));
+        }
+        let import = ImportPlan::new(family.as_ref(), Arc::clone(&store), &options)?;
+        let summary = import.summary();
+        let weights = (summary.source.files > 0).then_some(store.as_ref());
+        return output.result(&Planned {
+            summary,
+            ranks: plan.ranks.then(|| RankShare::all(summary)),
+            estimate: estimate(plan, weights, summary)?,
+        });
     }
-    let of_import = plan.options.only_of_import();
+    let mut of_import = plan.options.only_of_import();
+    let also = [("--ranks", plan.ranks), ("--suggest", plan.suggest)];
+    of_import.extend(
+        also.iter()
+            .filter(|(_, is_given)| *is_given)
+            .map(|(name, _)| name),
+    );
     if !of_import.is_empty() {
         return Err(misplaced(
             &of_import,
             "a megatron checkpoint, which is planned for export",
         ));
     }
-    let source = MegatronSource::open(store, places::open_reference(plan.reference.as_deref())?)?;
+    let source = MegatronSource::open(
+        Arc::clone(&store),
+        places::open_reference(plan.reference.as_deref())?,
+    )?;
     let family = families::claim(common, source.config(), output)?;
     let asked = plan.options.resolve();
     let options = ExportOptions {
@@ -38,8 +68,35 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
         ignore: asked.ignore,
         ..ExportOptions::default()
     };
-    let plan = ExportPlan::new(family.as_ref(), source, &options)?;
-    output.result(&Planned(plan.summary()))
+    let export = ExportPlan::new(family.as_ref(), source, &options)?;
+    let summary = export.summary();
+    output.result(&Planned {
+        summary,
+        ranks: None,
+        estimate: estimate(plan, Some(store.as_ref()), summary)?,
+    })
+}
+
+/// How long the conversion would take, if that is asked: what is there of the source is read, the target is made and let go.
+fn estimate(
+    plan: &Plan,
+    source: Option<&dyn Store>,
+    summary: &Summary,
+) -> Result<Option<Estimate>, Failure> {
+    let Some(place) = &plan.probe else {
+        return Ok(None);
+    };
+    refuse_overlap(&plan.path, place)?;
+    // An older target would be replaced by the conversion, and is not by this.
+    let target = places::create(place, true)?;
+    let room = target.require_bytes(summary.target.bytes);
+    let rates = probe(source, target)?;
+    let took = rates.estimate(summary.source.bytes, summary.target.bytes);
+    Ok(Some(Estimate {
+        rates,
+        seconds: took.as_secs_f64(),
+        no_room: room.err().map(|error| error.to_string()),
+    }))
 }
 
 /// Options that the other direction has.

@@ -93,7 +93,7 @@ impl WeightMapping for Faulty {
 }
 
 impl PipelineMapping for Faulty {
-    fn pipeline_layout(&self, _: &ModelSpec, _: &Mesh) -> Result<PipelineLayout, Error> {
+    fn pipeline_layout(&self, _: &ModelSpec, _: &PipelineRequest) -> Result<PipelineLayout, Error> {
         pass("pipeline_layout");
         Ok(PipelineLayout {
             stages: Vec::new(),

@@ -117,9 +117,19 @@ impl WeightMapping for Toy {
 }
 
 impl PipelineMapping for Toy {
-    fn pipeline_layout(&self, spec: &ModelSpec, mesh: &Mesh) -> Result<PipelineLayout, Error> {
+    fn pipeline_layout(
+        &self,
+        spec: &ModelSpec,
+        request: &PipelineRequest,
+    ) -> Result<PipelineLayout, Error> {
         rehearse(spec.extra.get("panic"), "pipeline_layout");
-        let layers = spec.dims.layers;
+        let (layers, mesh) = (spec.dims.layers, request.mesh);
+        if request.stages != StageChoice::Family {
+            return Err(Error::Pipeline {
+                faults: vec!["--pipeline is not read by this family".to_owned()],
+                valid: "equal stages".to_owned(),
+            });
+        }
         if mesh.pp == 0 || !layers.is_multiple_of(mesh.pp) {
             let fits = (1..=layers).filter(|&pp| layers.is_multiple_of(pp));
             return Err(Error::Unsupported {
@@ -129,11 +139,20 @@ impl PipelineMapping for Toy {
             });
         }
         let each = layers / mesh.pp;
+        // The embedding stands before the first layer.
+        let params = |stage: u64| {
+            let layers = stage * each..(stage + 1) * each;
+            let of_layers =
+                layers.flat_map(|i| [FC1, FC2].map(|key| key.replace("{i}", &i.to_string())));
+            let embedding = (stage == 0).then(|| EMBEDDING.to_owned());
+            embedding.into_iter().chain(of_layers).collect()
+        };
         let stage = |stage| Stage {
             first_layer: stage * each,
             layers: each,
             physical_layers: each,
             mtp_layers: 0,
+            params: params(stage),
         };
         let (stages, provider) = ((0..mesh.pp).map(stage).collect(), Map::new());
         Ok(PipelineLayout { stages, provider })
