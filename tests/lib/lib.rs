@@ -1,5 +1,8 @@
 //! What the suites share.
 
+pub mod published;
+pub mod sparse;
+
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};

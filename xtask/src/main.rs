@@ -1,7 +1,8 @@
 //! The commands of this repository, as `cargo xtask COMMAND`.
 //!
 //! Stands beside the house: it drives the `rialto` binary as a user does, so what it compares is judged by other code than wrote
-//! it. Of the repository's crates it imports the tests' library alone, which says where the fixtures are.
+//! it. Of the repository's crates it imports the tests' library alone, which says where the fixtures are and
+//! what a published checkpoint holds.
 //!
 //! | module | noun |
 //! |---|---|
@@ -10,6 +11,7 @@
 //! | [`interop`] | our output in front of the real PyTorch and Megatron-Core |
 //! | [`compare`] | two Hugging Face directories, byte for byte |
 //! | [`fuzz`] | the parsers in front of what nobody would write |
+//! | [`sparse`] | a checkpoint of full size that takes no room |
 //! | `fixtures` | a test that the fixtures are those of `ORIGIN.md` |
 //! | [`workspace`] | where things are, and commands that are shown before they run |
 #![forbid(unsafe_code)]
@@ -25,6 +27,7 @@ mod demo;
 mod fixtures;
 mod fuzz;
 mod interop;
+mod sparse;
 mod suite;
 mod workspace;
 
@@ -58,6 +61,10 @@ enum Command {
     /// Without a name all targets run, two at a time. Needs a C++ compiler. Everything is kept in target/fuzz; an input that
     /// a target fails on is named at the end.
     Fuzz(fuzz::FuzzArguments),
+    /// Write the checkpoint that a config was published with, at full size: headers and index are real, weights are holes.
+    ///
+    /// It takes the room of its headers and serves `rialto inspect` and `rialto plan`. Its weights read as zeros.
+    Sparse(sparse::SparseArguments),
 }
 
 fn main() -> ExitCode {
@@ -77,5 +84,6 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Test => suite::run(&workspace),
         Command::Interop => interop::run(&workspace),
         Command::Fuzz(arguments) => fuzz::run(&workspace, arguments),
+        Command::Sparse(arguments) => sparse::run(arguments),
     }
 }
