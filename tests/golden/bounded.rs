@@ -11,6 +11,7 @@ use rialto_engine::{
     Contents, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
     VerifyOptions, VerifySource, verify,
 };
+use rialto_tensor::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
@@ -91,7 +92,7 @@ impl Target for Measured<MemoryTarget> {
     }
 }
 
-/// A GLM-5.3 whose vocabulary and dense MLP are large, the latter in FP8.
+/// A GLM-5.3 whose vocabulary, in BF16, and dense MLP, in FP8, are large.
 fn large(family: &dyn Bridge, vocabulary: u64) -> MemoryStore {
     let tiny = in_memory("glm53-tiny");
     let mut config: Value = serde_json::from_slice(&tiny.bytes("config.json").unwrap()).unwrap();
@@ -102,33 +103,23 @@ fn large(family: &dyn Bridge, vocabulary: u64) -> MemoryStore {
         .insert("config.json", config.to_string().into_bytes())
         .unwrap();
     let plan = ImportPlan::new(family, Arc::new(store.clone()), &Options::default()).unwrap();
+    let codecs = family.codecs(plan.spec()).unwrap();
+    let nominal = plan.mapping().nominal_tensors("config.json", &codecs);
     let mut tensors = Vec::new();
-    for tensor in plan.mapping().nominal_tensors("config.json") {
-        let shape: Vec<usize> = tensor
-            .shape
-            .extents()
-            .iter()
-            .map(|&extent| extent as usize)
-            .collect();
-        if tensor.name.starts_with("model.layers.0.mlp.") {
-            let grid: Vec<usize> = shape.iter().map(|extent| extent.div_ceil(128)).collect();
-            let scales = 0.5f32.to_le_bytes().repeat(grid.iter().product());
-            tensors.push((
-                format!("{}_scale_inv", tensor.name),
+    for tensor in nominal.unwrap() {
+        let extents = tensor.shape.extents().iter();
+        let shape: Vec<usize> = extents.map(|&extent| extent as usize).collect();
+        let elements: usize = shape.iter().product();
+        let is_scale = tensor.name.ends_with("_scale_inv");
+        let (dtype, bytes) = match tensor.dtype {
+            Dtype::F8E4m3 => (safetensors::Dtype::F8_E4M3, vec![0x38; elements]),
+            Dtype::F32 if is_scale => (
                 safetensors::Dtype::F32,
-                grid,
-                scales,
-            ));
-            let codes = vec![0x38; shape.iter().product()];
-            tensors.push((tensor.name, safetensors::Dtype::F8_E4M3, shape, codes));
-            continue;
-        }
-        let dtype = match tensor.dtype {
-            rialto_tensor::Dtype::F32 => safetensors::Dtype::F32,
-            _ => safetensors::Dtype::BF16,
+                0.5f32.to_le_bytes().repeat(elements),
+            ),
+            Dtype::F32 => (safetensors::Dtype::F32, vec![0x3f; 4 * elements]),
+            _ => (safetensors::Dtype::BF16, vec![0x3f; 2 * elements]),
         };
-        let bytes =
-            vec![0x3f; shape.iter().product::<usize>() * tensor.dtype.size_bytes() as usize];
         tensors.push((tensor.name, dtype, shape, bytes));
     }
     let views: HashMap<&str, TensorView<'_>> = tensors

@@ -1,15 +1,18 @@
 //! Counts of the full model, against numbers derived from its config by a second path.
 //!
-//! The second path walks the layers of `config.json` and adds up sizes by hand; it shares no code with the family. The
+//! The second path ([`rialto_tests::published`]) walks the layers of `config.json` and shares no code with the family. The
 //! published totals stand beside it, so that neither can drift with the other.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rialto_bridge::MtpPolicy;
+use rialto_checkpoint::store::{MemoryStore, Store};
 use rialto_engine::{ImportPlan, Summary};
-use serde_json::Value;
+use rialto_tests::published::{self, Part};
+use serde_json::{Value, json};
 
-use crate::world::{both_ways, families, fixture, on_disk, options};
+use crate::world::{both_ways, families, fixture, in_memory, on_disk, options};
 
 /// Tensors, params and elements of one or more layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,77 +31,49 @@ impl Count {
 }
 
 /// The decoder with embedding and head, and the prediction layers.
+///
+/// Tensors and elements are those of the list that the second path makes; params it does not know, so they are counted here:
+/// a param is made of one tensor, but for gate and up, which are fused, and for experts, which are stacked.
 fn derive(config: &Value) -> (Count, Count) {
-    let n = |key: &str| match &config[key] {
-        // FC-09: no count of prediction layers is a count of none.
-        Value::Null if key == "num_nextn_predict_layers" => 0,
-        value => value.as_u64().unwrap_or_else(|| panic!("{key}")),
-    };
-    let (v, h, a) = (n("vocab_size"), n("hidden_size"), n("num_attention_heads"));
-    let (dn, dr, dv) = (
-        n("qk_nope_head_dim"),
-        n("qk_rope_head_dim"),
-        n("v_head_dim"),
-    );
-    let (rq, rk) = (n("q_lora_rank"), n("kv_lora_rank"));
-    let (hi, di) = (n("index_n_heads"), n("index_head_dim"));
-    let (e, f, shared) = (
-        n("n_routed_experts"),
-        n("moe_intermediate_size"),
-        n("n_shared_experts"),
-    );
-    let attention = |count: &mut Count| {
-        let matrices =
-            rq * h + a * (dn + dr) * rq + (rk + dr) * h + a * (dn + dv) * rk + h * a * dv;
-        // Input norm, two latent norms, five matrices; the norm after attention is counted here too.
-        count.add(9, 9, matrices + rq + rk + 2 * h);
-    };
-    let indexer = |count: &mut Count| count.add(5, 5, hi * di * rq + di * h + 2 * di + hi * h);
-    let dense = |count: &mut Count| count.add(3, 2, 3 * n("intermediate_size") * h);
-    let experts = |count: &mut Count| {
-        // Router weight and bias; three matrices an expert, fused and stacked into two; the same for the shared one.
-        count.add(
-            2 + 3 * e + 3,
-            2 + 2 + 2,
-            e * h + e + 3 * e * f * h + 3 * shared * f * h,
-        );
-    };
-    let mut main = Count::default();
-    main.add(3, 3, 2 * v * h + h);
-    // GLM-5 and 5.1 say neither: every layer has an indexer, and the first few are dense.
-    for layer in 0..n("num_hidden_layers") as usize {
-        let indexer_kind = config["indexer_types"]
-            .get(layer)
-            .map_or("full", |kind| kind.as_str().unwrap());
-        let is_dense =
-            (layer as u64) < config["first_k_dense_replace"].as_u64().unwrap_or_default();
-        let mlp_kind = config["mlp_layer_types"]
-            .get(layer)
-            .map_or(if is_dense { "dense" } else { "sparse" }, |kind| {
-                kind.as_str().unwrap()
-            });
-        attention(&mut main);
-        if indexer_kind == "full" {
-            indexer(&mut main);
+    let (mut main, mut mtp) = (Count::default(), Count::default());
+    for tensor in published::tensors(config) {
+        if tensor.is_scale {
+            continue;
         }
-        if mlp_kind == "dense" {
-            dense(&mut main)
-        } else {
-            experts(&mut main)
-        }
-    }
-    let mut mtp = Count::default();
-    for _ in 0..n("num_nextn_predict_layers") {
-        mtp.add(4, 4, 3 * h + 2 * h * h);
-        attention(&mut mtp);
-        indexer(&mut mtp);
-        experts(&mut mtp);
+        let is_expert = tensor.name.contains(".mlp.experts.");
+        let is_first = tensor.name.contains(".mlp.experts.0.");
+        let makes_param = !tensor.name.contains(".up_proj.") && (is_first || !is_expert);
+        let count = match tensor.part {
+            Part::Main => &mut main,
+            Part::Mtp => &mut mtp,
+        };
+        count.add(1, u64::from(makes_param), tensor.elements());
     }
     (main, mtp)
 }
 
 fn config(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(fixture(name).join("config.json")).unwrap()).unwrap()
+}
+
+/// A full model takes seconds; that a loaded family says what a linked one does is known from the first four.
+const CONFIGS: [&str; 8] = [
+    "configs/glm-5.2",
+    "glm52-tiny",
+    "glm5-tiny",
+    "glm53-tiny",
+    "configs/glm-5",
+    "configs/glm-5.1",
+    "configs/glm-5.2-fp8",
+    "configs/glm-5.3",
+];
+
+/// A fixture without its weights.
+fn config_only(name: &str) -> Arc<dyn Store> {
+    let store = MemoryStore::new(name);
+    let config = std::fs::read(fixture(name).join("config.json")).unwrap();
+    store.insert("config.json", config).unwrap();
+    Arc::new(store)
 }
 
 fn of(summary: &Summary) -> Count {
@@ -159,31 +134,14 @@ fn the_published_totals_of_the_other_releases() {
 fn the_plan_of_a_config_counts_what_the_second_path_derives() {
     for (way, family) in families() {
         let family = family.as_ref();
-        let all = [
-            "configs/glm-5.2",
-            "glm52-tiny",
-            "glm5-tiny",
-            "glm53-tiny",
-            "configs/glm-5",
-            "configs/glm-5.1",
-            "configs/glm-5.2-fp8",
-            "configs/glm-5.3",
-        ];
-        // A full model takes seconds; that a loaded family says what a linked one does is known from the first few.
-        let names = if way == "linked" { &all[..] } else { &all[..4] };
-        for &name in names {
+        let names = match way {
+            "linked" => &CONFIGS[..],
+            _ => &CONFIGS[..4],
+        };
+        for name in names {
             let (main, mtp) = derive(&config(name));
-            let config_only = rialto_checkpoint::store::MemoryStore::new(name);
-            config_only
-                .insert(
-                    "config.json",
-                    std::fs::read(fixture(name).join("config.json")).unwrap(),
-                )
-                .unwrap();
-            let config_only = Arc::new(config_only);
-            let plan = |mtp| {
-                ImportPlan::new(family, Arc::clone(&config_only) as _, &options(mtp)).unwrap()
-            };
+            let store = config_only(name);
+            let plan = |mtp| ImportPlan::new(family, Arc::clone(&store), &options(mtp)).unwrap();
             let mut all = main;
             all.add(mtp.tensors, mtp.params, mtp.elements);
             let kept = plan(MtpPolicy::Keep);
@@ -201,6 +159,102 @@ fn the_plan_of_a_config_counts_what_the_second_path_derives() {
             assert_eq!(of(plan(MtpPolicy::Absent).summary()), main);
         }
     }
+}
+
+/// Names, dtypes and shapes.
+type Inventory = BTreeMap<String, (String, Vec<u64>)>;
+
+fn published_inventory(config: &Value) -> Inventory {
+    let tensors = published::tensors(config).into_iter();
+    let tensors =
+        tensors.map(|tensor| (tensor.name, (tensor.dtype.name().to_owned(), tensor.shape)));
+    tensors.collect()
+}
+
+#[test]
+fn the_inventory_of_a_config_is_the_published_one_encoded_tensors_and_scales_included() {
+    for (way, family) in families() {
+        let names = match way {
+            "linked" => &CONFIGS[..],
+            _ => &CONFIGS[..4],
+        };
+        for name in names {
+            let plan = ImportPlan::new(
+                family.as_ref(),
+                config_only(name),
+                &options(MtpPolicy::Keep),
+            )
+            .unwrap();
+            let codecs = family.codecs(plan.spec()).unwrap();
+            let nominal = plan.mapping().nominal_tensors("config.json", &codecs);
+            let nominal = nominal.unwrap().into_iter().map(|tensor| {
+                let dtype = tensor.dtype.safetensors_name().to_owned();
+                (tensor.name, (dtype, tensor.shape.extents().to_vec()))
+            });
+            let nominal: Vec<_> = nominal.collect();
+            let expected = published_inventory(&config(name));
+            assert_eq!(nominal.len(), expected.len(), "{name}");
+            let nominal = Inventory::from_iter(nominal);
+            let differs = |(name, tensor): &(&String, _)| expected.get(*name) != Some(*tensor);
+            let first = nominal.iter().find(differs);
+            assert_eq!(first, None, "{name}");
+        }
+    }
+}
+
+/// Read from the config or from headers, what is encoded is counted as what it is, and its scales among the bytes.
+#[test]
+fn encoded_tensors_are_counted_with_their_scales_and_the_bytes_are_those_of_the_shards() {
+    both_ways(|family| {
+        let planned = |store| ImportPlan::new(family, store, &options(MtpPolicy::Keep)).unwrap();
+        let count = |plan: &ImportPlan| {
+            let summary = plan.summary();
+            let encoded = summary.encoded.iter();
+            let encoded = encoded.map(|e| (e.tensors, e.companions, e.companion_bytes));
+            assert!(
+                summary
+                    .encoded
+                    .iter()
+                    .all(|e| e.codec == "block_fp8/128x128")
+            );
+            (encoded.collect::<Vec<_>>(), summary.source.bytes)
+        };
+        for name in ["configs/glm-5.3", "configs/glm-5.2-fp8"] {
+            let found = count(&planned(config_only(name)));
+            let scales = 4 * 45_853_104;
+            assert_eq!(
+                found,
+                (vec![(59_044, 59_044, scales)], 755_617_140_416),
+                "{name}"
+            );
+        }
+        let plain = count(&planned(config_only("configs/glm-5.2")));
+        assert_eq!(plain, (Vec::new(), 1_506_659_919_872));
+        let tiny = count(&planned(config_only("glm53-tiny")));
+        assert_eq!(tiny, (vec![(106, 106, 4 * 233)], 800_068));
+        assert_eq!(count(&planned(on_disk("glm53-tiny"))), tiny);
+    });
+}
+
+/// A config that says FP8 says nothing of a checkpoint that is not: there the stored dtypes decide.
+#[test]
+fn weights_stored_in_bf16_beside_an_fp8_config_are_not_taken_for_encoded() {
+    both_ways(|family| {
+        let source = in_memory("glm52-tiny");
+        let bytes = source.bytes("config.json").unwrap();
+        let mut config: Value = serde_json::from_slice(&bytes).unwrap();
+        config["quantization_config"] =
+            json!({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]});
+        source
+            .insert("config.json", config.to_string().into_bytes())
+            .unwrap();
+        let options = options(MtpPolicy::Keep);
+        let plan = ImportPlan::new(family, Arc::new(source), &options).unwrap();
+        assert_eq!(plan.summary().release, "glm-5.2-fp8 or glm-5.3");
+        assert_eq!(plan.summary().encoded, []);
+        let plain = ImportPlan::new(family, on_disk("glm52-tiny"), &options).unwrap();
+        assert_eq!(plan.summary().source, plain.summary().source);
+    });
 }
 
 #[test]

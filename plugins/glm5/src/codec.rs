@@ -5,7 +5,7 @@ use rialto_plugin::prelude::*;
 use crate::Glm5;
 
 /// Name of the codec.
-const BLOCK_FP8: &str = "block_fp8/128x128";
+pub(crate) const BLOCK_FP8: &str = "block_fp8/128x128";
 
 /// Rows and columns of a block. Source: `weight_block_size` of the published `quantization_config`.
 pub(crate) const BLOCK: [u64; 2] = [128, 128];

@@ -154,7 +154,7 @@ fn release(config: &RawConfig) -> Result<(Release, String), Error> {
         .iter()
         .filter(|&&indexer| indexer == Indexer::Shared)
         .count();
-    let is_fp8 = config.value(QUANTIZATION).is_some();
+    let is_fp8 = is_fp8(config);
     let quantization = if is_fp8 {
         "a quantization_config"
     } else {
@@ -165,6 +165,10 @@ fn release(config: &RawConfig) -> Result<(Release, String), Error> {
         layers.len()
     );
     Ok((Release::find(shared > 0, is_fp8), reason))
+}
+
+fn is_fp8(config: &RawConfig) -> bool {
+    config.value(QUANTIZATION).is_some()
 }
 
 fn check_required_values(config: &RawConfig) -> Result<(), Error> {
@@ -447,6 +451,7 @@ fn read_model(
             .collect(),
         mtp_layers,
         mtp_layers_dropped,
+        is_fp8: is_fp8(config),
     })
 }
 

@@ -118,6 +118,8 @@ pub struct Model {
     pub mtp_layers: u64,
     /// Those of `num_nextn_predict_layers` that the source may hold and that are left out.
     pub mtp_layers_dropped: u64,
+    /// Whether the release's matrices are published in FP8, as [`Release::is_fp8`].
+    pub is_fp8: bool,
 }
 
 impl Model {

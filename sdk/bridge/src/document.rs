@@ -14,7 +14,12 @@ use crate::Error;
 pub const SCHEMA: u32 = 1;
 
 /// What this version can read beyond the plain bodies; the host publishes it to plugins.
-pub const CAPABILITIES: &[&str] = &["rule/map/1", "rule/forms/1", "rule/beside/1"];
+pub const CAPABILITIES: &[&str] = &[
+    "rule/map/1",
+    "rule/forms/1",
+    "rule/beside/1",
+    "rule/encoded/1",
+];
 
 #[derive(Serialize)]
 struct Outgoing<'a, T> {

@@ -8,7 +8,7 @@ use std::fmt;
 
 use rialto_tensor::{Dtype, Region, Shape, TilingFault};
 
-use crate::{DtypeRule, StateValue};
+use crate::{Codec, DtypeRule, Error, StateValue};
 
 /// The group of rules that map multi-token prediction; the one group name the SDK itself looks for.
 pub const MTP_GROUP: &str = "mtp";
@@ -22,6 +22,8 @@ pub struct RuleInfo {
     pub group: String,
     /// Accepted dtypes.
     pub dtype: DtypeRule,
+    /// The codec that the published checkpoint stores its tensors with, if any.
+    pub encoded: Option<String>,
     /// Why its param is kept beside Megatron's own, if it is.
     pub beside: Option<String>,
     /// Why its tensors are left out, if they are.
@@ -413,19 +415,54 @@ impl Mapping {
         &self.rules[rule]
     }
 
-    /// What a checkpoint would hold that stores every tensor in the first dtype its rule accepts: the inventory of a plan
-    /// made from a config alone. Tensors that are left out stand at the end, those that may be absent nowhere.
-    #[must_use]
-    pub fn nominal_tensors(&self, place: &str) -> Vec<StoredTensor> {
+    /// What the published checkpoint holds: every tensor in the first dtype its rule accepts, or encoded as its rule says, in
+    /// the codec's first stored dtype and followed by its companions. The inventory of a plan made from a config alone.
+    /// Tensors that are left out stand at the end, those that may be absent nowhere.
+    ///
+    /// Errors: [`Error::UnknownCodec`] for a rule's codec that is not among `codecs`, [`Error::Codec`] for one that stores
+    /// nothing.
+    pub fn nominal_tensors(
+        &self,
+        place: &str,
+        codecs: &[Codec],
+    ) -> Result<Vec<StoredTensor>, Error> {
         let is_sure = |tensor: &&TensorDecl| self.rule(tensor.rule).beside.is_none();
         let all = self.tensors.iter().chain(&self.skipped).filter(is_sure);
-        let nominal = |tensor: &TensorDecl| StoredTensor {
-            name: tensor.name.clone(),
-            dtype: self.rule(tensor.rule).dtype.accepts[0],
-            shape: tensor.shape.clone(),
-            place: place.to_owned(),
-        };
-        all.map(nominal).collect()
+        let mut nominal = Vec::with_capacity(self.tensors.len());
+        for tensor in all {
+            let rule = self.rule(tensor.rule);
+            let mut push = |name: String, dtype, shape| {
+                let place = place.to_owned();
+                nominal.push(StoredTensor {
+                    name,
+                    dtype,
+                    shape,
+                    place,
+                });
+            };
+            let Some(codec) = &rule.encoded else {
+                push(
+                    tensor.name.clone(),
+                    rule.dtype.accepts[0],
+                    tensor.shape.clone(),
+                );
+                continue;
+            };
+            let codec = named(codecs, codec)?;
+            let stored = codec.stored.first().ok_or_else(|| Error::Codec {
+                codec: codec.name.clone(),
+                reason: "it has no stored dtype".to_owned(),
+            })?;
+            push(tensor.name.clone(), *stored, tensor.shape.clone());
+            for companion in &codec.companions {
+                // A tensor with too few axes has no grid; binding what is here says so.
+                let grid = companion.grid(&tensor.shape);
+                if let (Some(grid), Some(suffix)) = (grid, companion.suffixes.first()) {
+                    push(format!("{}{suffix}", tensor.name), companion.dtype, grid);
+                }
+            }
+        }
+        Ok(nominal)
     }
 
     /// Whether any of `names` is a key of multi-token prediction.
@@ -435,4 +472,11 @@ impl Mapping {
         let mut mtp = self.keys.iter().filter(is_mtp);
         mtp.any(|key| names.contains(key.name.as_str()))
     }
+}
+
+fn named<'a>(codecs: &'a [Codec], name: &str) -> Result<&'a Codec, Error> {
+    let codec = codecs.iter().find(|codec| codec.name == name);
+    codec.ok_or_else(|| Error::UnknownCodec {
+        codec: name.to_owned(),
+    })
 }

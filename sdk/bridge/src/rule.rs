@@ -20,18 +20,18 @@ pub enum Rule {
 impl Rule {
     /// What a document that holds this rule requires of its reader.
     #[must_use]
-    pub fn requirements(&self) -> &'static [&'static str] {
-        match self {
-            Rule::Map(rule) => {
-                let has_forms = !rule.tensor_forms.is_empty() || !rule.param_forms.is_empty();
-                match (has_forms, rule.beside.is_some()) {
-                    (false, false) => &["rule/map/1"],
-                    (true, false) => &["rule/map/1", "rule/forms/1"],
-                    (false, true) => &["rule/map/1", "rule/beside/1"],
-                    (true, true) => &["rule/map/1", "rule/forms/1", "rule/beside/1"],
-                }
-            }
-        }
+    pub fn requirements(&self) -> impl Iterator<Item = &'static str> {
+        let Rule::Map(rule) = self;
+        let has_forms = !rule.tensor_forms.is_empty() || !rule.param_forms.is_empty();
+        let needs = [
+            (true, "rule/map/1"),
+            (has_forms, "rule/forms/1"),
+            (rule.beside.is_some(), "rule/beside/1"),
+            (rule.encoded.is_some(), "rule/encoded/1"),
+        ];
+        needs
+            .into_iter()
+            .filter_map(|(is_needed, name)| is_needed.then_some(name))
     }
 }
 
@@ -165,6 +165,10 @@ pub struct MapRule {
     /// Other spellings of the param, such as the keys of an older Megatron. The parts name keys, each taken whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub param_forms: Vec<Form>,
+    /// The codec that the published checkpoint stores the tensors with, by its name. It is for plans that have no checkpoint:
+    /// where there is one, each tensor's stored dtype decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encoded: Option<String>,
     /// Why Megatron has no place for the param; then the tensors may be absent, and if they are there the param is kept in a
     /// file beside Megatron's own, for the way back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,6 +192,7 @@ impl MapRule {
             parts: Vec::new(),
             tensor_forms: Vec::new(),
             param_forms: Vec::new(),
+            encoded: None,
             beside: None,
             skip: None,
         }
@@ -232,6 +237,13 @@ impl MapRule {
     #[must_use]
     pub fn params_also(mut self, form: Form) -> MapRule {
         self.param_forms.push(form);
+        self
+    }
+
+    /// Says which codec the published checkpoint stores the tensors with, if any.
+    #[must_use]
+    pub fn encoded(mut self, codec: Option<&str>) -> MapRule {
+        self.encoded = codec.map(str::to_owned);
         self
     }
 

@@ -31,8 +31,7 @@ impl WeightMap {
     /// What a document that holds this map requires of its reader.
     #[must_use]
     pub fn requirements(&self) -> Vec<&'static str> {
-        let needs = self.rules.iter().flat_map(Rule::requirements);
-        let mut needs: Vec<_> = needs.copied().collect();
+        let mut needs: Vec<_> = self.rules.iter().flat_map(Rule::requirements).collect();
         needs.sort_unstable();
         needs.dedup();
         needs
@@ -181,6 +180,7 @@ impl Expansion {
             name: rule.name.clone(),
             group: rule.group.clone(),
             dtype: rule.dtype.clone(),
+            encoded: rule.encoded.clone(),
             beside: rule.beside.clone(),
             skip: rule.skip.clone(),
         });

@@ -217,6 +217,13 @@ fn lines(summary: &Summary) -> Vec<String> {
         side(source, &summary.source),
         side(target, &summary.target),
     ]));
+    for encoded in &summary.encoded {
+        let (tensors, scales) = (count(encoded.tensors), count(encoded.companions));
+        lines.push(format!(
+            "{tensors} tensors encoded as {}, with {scales} scales",
+            encoded.codec
+        ));
+    }
     lines.push(String::new());
     let mut groups = vec![
         ["part", "tensors", "params", "elements"]

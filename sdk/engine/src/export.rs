@@ -268,6 +268,7 @@ impl ExportPlan {
                 files: files.shards.len() as u64,
                 ..Side::default()
             },
+            encoded: Vec::new(),
             groups: summary::groups(&mapping)?,
             skipped,
             stages: Vec::new(),

@@ -23,7 +23,7 @@ use crate::progress::step;
 use crate::reading::{Format, mapping_of};
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::stages::{self, Suggestions};
-use crate::summary::{self, Direction, Side, Skipped, Summary};
+use crate::summary::{self, Direction, Encoded, Side, Skipped, Summary};
 use crate::{ChunkChoice, Error, Options, Progress, encoded, ignored, order};
 
 /// The iteration that an import writes: nothing has been trained yet.
@@ -89,6 +89,7 @@ impl ImportPlan {
         let set = summary::set_notices(&spec.provider, &options.settings);
         spec.provider.extend(options.settings.clone());
         let map = family.weight_map(&spec)?;
+        let codecs = family.codecs(&spec)?;
         let (mapping, forms, mut inventory) = match &source {
             Some(source) => {
                 let inventory = inventory(source);
@@ -97,11 +98,10 @@ impl ImportPlan {
             }
             None => {
                 let mapping = map.resolve()?;
-                let nominal = mapping.nominal_tensors("config.json");
+                let nominal = mapping.nominal_tensors("config.json", &codecs)?;
                 (mapping, Forms::own(&map), nominal)
             }
         };
-        let codecs = family.codecs(&spec)?;
         let held = |inventory: &[StoredTensor]| mapping.find_tensors(inventory, &codecs).violations;
         let (ignored, ignore_notices) = ignored::take_out(&mut inventory, &options.ignore, held)?;
         let stored = match &source {
@@ -391,6 +391,17 @@ impl ImportPlan {
             let stored = &inventory[position];
             summary.source.add(stored.shape.elements()?, stored.dtype);
         }
+        for encoding in self.binding.encodings.iter().flatten() {
+            let (codec, companions) = encoding;
+            let mut bytes = 0;
+            for &position in companions {
+                let stored = &inventory[position];
+                bytes += stored.shape.size_bytes(stored.dtype)?;
+            }
+            let name = &self.codecs[*codec].name;
+            Encoded::count(&mut summary.encoded, name, companions.len() as u64, bytes);
+            summary.source.bytes += bytes;
+        }
         for (param, &dtype) in self.mapping.params().iter().zip(&self.dtypes) {
             summary.target.add(param.shape.elements()?, dtype);
         }
@@ -598,6 +609,7 @@ fn empty_summary(spec: &ModelSpec, reason: String, options: &Options) -> Summary
         mtp_layers: spec.dims.mtp_layers,
         source: Side::default(),
         target: Side::default(),
+        encoded: Vec::new(),
         groups: Vec::new(),
         skipped: Vec::new(),
         stages: Vec::new(),

@@ -56,5 +56,5 @@ pub use options::{ChunkChoice, DtypeChoice, ExportOptions, Options};
 pub use probe::{Rates, probe};
 pub use progress::{Progress, Silent};
 pub use stages::{Pipeline, Rank, StageShare, Suggestions, ranks};
-pub use summary::{Direction, Group, Side, Skipped, Summary};
+pub use summary::{Direction, Encoded, Group, Side, Skipped, Summary};
 pub use verify::{Contents, VerifyOptions, VerifySource, verify};

@@ -125,6 +125,7 @@ mod tests {
             name: "w".to_owned(),
             group: "test".to_owned(),
             dtype,
+            encoded: None,
             beside: None,
             skip: None,
         };

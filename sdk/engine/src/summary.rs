@@ -27,7 +27,7 @@ pub struct Side {
     pub tensors: u64,
     /// Their elements.
     pub elements: u64,
-    /// Their bytes as stored.
+    /// Their bytes as stored, with those of the companions of encoded tensors: what is read or written of weights.
     pub bytes: u64,
     /// Objects beside them; only Megatron has any.
     pub objects: u64,
@@ -40,6 +40,37 @@ impl Side {
         self.tensors += 1;
         self.elements += elements;
         self.bytes += elements * dtype.size_bytes();
+    }
+}
+
+/// Tensors that are stored encoded and read decoded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Encoded {
+    /// The codec's name.
+    pub codec: String,
+    /// How many; they are among the tensors of their side.
+    pub tensors: u64,
+    /// The companions beside them, which are not.
+    pub companions: u64,
+    /// The companions' bytes, which are among the bytes of their side.
+    pub companion_bytes: u64,
+}
+
+impl Encoded {
+    /// Counts a tensor that a codec decodes.
+    pub(crate) fn count(all: &mut Vec<Encoded>, codec: &str, companions: u64, bytes: u64) {
+        let position = all.iter().position(|encoded| encoded.codec == codec);
+        let position = position.unwrap_or_else(|| {
+            all.push(Encoded {
+                codec: codec.to_owned(),
+                ..Encoded::default()
+            });
+            all.len() - 1
+        });
+        let encoded = &mut all[position];
+        encoded.tensors += 1;
+        encoded.companions += companions;
+        encoded.companion_bytes += bytes;
     }
 }
 
@@ -109,6 +140,8 @@ pub struct Summary {
     pub source: Side,
     /// The side that is written.
     pub target: Side,
+    /// What of the source is stored encoded, by codec.
+    pub encoded: Vec<Encoded>,
     /// The parts of the model.
     pub groups: Vec<Group>,
     /// What is left out.

@@ -3,6 +3,7 @@
 use rialto_plugin::prelude::*;
 
 use super::stored;
+use crate::codec::BLOCK_FP8;
 use crate::spec::{Indexer, Mlp, Model};
 
 /// The spelling of a Megatron GPT model, in which a layer holds attention and feed-forward part together.
@@ -128,6 +129,9 @@ impl<'a> Stack<'a> {
             self.whole("attention", &self.all, &field, tensor)
                 .state(self.state(Half::Attention, module))
         };
+        let matrix = |module: &str, tensor: &str, shape: &[u64]| {
+            self.encoded(rule(module, tensor, shape, &[]))
+        };
         // A norm before a projection may be fused into its module.
         let (q_norm, kv_norm) = (
             "self_attention.linear_q_up_proj.layer_norm_weight",
@@ -135,11 +139,10 @@ impl<'a> Stack<'a> {
         );
         vec![
             rule("input_layernorm", "input_layernorm", &[h], &[]),
-            rule(
+            matrix(
                 "self_attention.linear_q_down_proj",
                 "self_attn.q_a_proj",
                 &[rq, h],
-                &[],
             ),
             rule(
                 "self_attention.q_layernorm",
@@ -147,17 +150,15 @@ impl<'a> Stack<'a> {
                 &[rq],
                 &[q_norm],
             ),
-            rule(
+            matrix(
                 "self_attention.linear_q_up_proj",
                 "self_attn.q_b_proj",
                 &[a * (dn + dr), rq],
-                &[],
             ),
-            rule(
+            matrix(
                 "self_attention.linear_kv_down_proj",
                 "self_attn.kv_a_proj_with_mqa",
                 &[rk + dr, h],
-                &[],
             ),
             rule(
                 "self_attention.kv_layernorm",
@@ -165,17 +166,15 @@ impl<'a> Stack<'a> {
                 &[rk],
                 &[kv_norm],
             ),
-            rule(
+            matrix(
                 "self_attention.linear_kv_up_proj",
                 "self_attn.kv_b_proj",
                 &[a * (dn + dv), rk],
-                &[],
             ),
-            rule(
+            matrix(
                 "self_attention.linear_proj",
                 "self_attn.o_proj",
                 &[h, a * dv],
-                &[],
             ),
         ]
     }
@@ -196,8 +195,10 @@ impl<'a> Stack<'a> {
         };
         let state = |name: &str| self.state(Half::Attention, &module(name));
         vec![
-            rule("linear_wq_b", "weight", "wq_b", &[hi * di, rq]).state(state("linear_wq_b")),
-            rule("linear_wk", "weight", "wk", &[di, h]).state(state("linear_wk")),
+            self.encoded(rule("linear_wq_b", "weight", "wq_b", &[hi * di, rq]))
+                .state(state("linear_wq_b")),
+            self.encoded(rule("linear_wk", "weight", "wk", &[di, h]))
+                .state(state("linear_wk")),
             // A LayerNorm: weight and bias are one module and share its state.
             rule("k_norm", "weight", "k_norm", &[di]).state(state("k_norm")),
             rule("k_norm", "bias", "k_norm", &[di]),
@@ -220,7 +221,7 @@ impl<'a> Stack<'a> {
         vec![
             self.whole("dense mlp", &self.dense, &norm, "post_attention_layernorm"),
             self.gate_and_up("dense mlp", &self.dense, fc1, "mlp", f),
-            self.whole("dense mlp", &self.dense, &down, "mlp.down_proj")
+            self.encoded(self.whole("dense mlp", &self.dense, &down, "mlp.down_proj"))
                 .state(self.state(Half::FeedForward, fc2)),
         ]
     }
@@ -259,12 +260,12 @@ impl<'a> Stack<'a> {
                 "mlp.shared_experts",
                 shared,
             ),
-            rule(
+            self.encoded(rule(
                 shared_fc2,
                 "weight",
                 "mlp.shared_experts.down_proj",
                 &[h, shared],
-            )
+            ))
             .state(state(shared_fc2)),
             self.experts_in(e, f, h),
             self.experts_out(e, f, h),
@@ -305,7 +306,7 @@ impl<'a> Stack<'a> {
             &format!("{}.mlp.experts.gate_up_proj", self.source),
             [e, 2 * f, h],
         );
-        self.empty("moe", &self.sparse, &field)
+        self.encoded(self.empty("moe", &self.sparse, &field))
             .state(self.state_of_each(FC1))
             .part(half(&tensor("gate_proj"), "0"))
             .part(half(&tensor("up_proj"), &up))
@@ -329,7 +330,7 @@ impl<'a> Stack<'a> {
         };
         let tensor = format!("{}.mlp.experts.{{e}}.down_proj.weight", self.source);
         let fused = Part::new(&format!("{}.mlp.experts.down_proj", self.source), [e, h, f]);
-        self.empty("moe", &self.sparse, &field)
+        self.encoded(self.empty("moe", &self.sparse, &field))
             .state(self.state_of_each(FC2))
             .part(each(&tensor))
             .tensors_also(Form::new(FUSED, [fused]))
@@ -392,10 +393,16 @@ impl<'a> Stack<'a> {
             ..Field::new(Half::FeedForward, module, "weight", &[2 * f, h])
         };
         let tensor = |name: &str| format!("{}.{mlp}.{name}.weight", self.source);
-        self.empty(group, layers, &field)
+        self.encoded(self.empty(group, layers, &field))
             .state(self.state(Half::FeedForward, module))
             .part(half(&tensor("gate_proj")))
             .part(half(&tensor("up_proj")).at([&up, "0"]))
+    }
+
+    /// A matrix that FP8 releases store in FP8: those of attention, MLP and experts, and of the indexer all but
+    /// `weights_proj`. Norms, routers, embedding, head and `eh_proj` are BF16 in every release.
+    fn encoded(&self, rule: MapRule) -> MapRule {
+        rule.encoded(self.model.is_fp8.then_some(BLOCK_FP8))
     }
 
     /// The state of a Transformer Engine module.

@@ -501,6 +501,75 @@ fn a_map_with_forms_requires_a_reader_that_knows_them() {
     assert_eq!(stacked_experts().requirements(), ["rule/map/1"]);
 }
 
+/// A matrix that is published in codes with a scale for each block of 2 x 4, and a norm that is not.
+#[test]
+fn a_rule_that_says_encoded_gives_codes_and_scales_where_nothing_is_stored() {
+    let codec = Codec {
+        name: "block/2x4".to_owned(),
+        stored: vec![Dtype::F8E4m3, Dtype::F8E5m2],
+        decoded: Dtype::Bf16,
+        block: vec![2, 4],
+        companions: vec![Companion {
+            suffixes: vec!["_scale".to_owned(), "_scales".to_owned()],
+            dtype: Dtype::F32,
+            block: vec![2, 4],
+        }],
+    };
+    let codecs = std::slice::from_ref(&codec);
+    let map = |shape: &[u64], encoded: Option<&str>| {
+        let w = rule("w", shape).part(Part::new("w.weight", shape));
+        WeightMap::new([
+            rule("norm", &[9]).part(Part::new("norm.weight", [9])),
+            w.encoded(encoded),
+        ])
+    };
+    let marked = map(&[5, 9], Some("block/2x4"));
+    assert_eq!(marked.requirements(), ["rule/encoded/1", "rule/map/1"]);
+    assert_eq!(map(&[5, 9], None).requirements(), ["rule/map/1"]);
+
+    let mapping = marked.resolve().unwrap();
+    let nominal = mapping.nominal_tensors("config", codecs).unwrap();
+    let found = nominal.iter().map(|t| (t.name.as_str(), t.dtype, &t.shape));
+    assert_eq!(
+        found.collect::<Vec<_>>(),
+        [
+            ("norm.weight", Dtype::Bf16, &Shape::new([9])),
+            ("w.weight", Dtype::F8E4m3, &Shape::new([5, 9])),
+            ("w.weight_scale", Dtype::F32, &Shape::new([3, 3])),
+        ]
+    );
+    let bound = mapping.bind_tensors(&nominal, codecs).unwrap();
+    assert_eq!(bound.encodings, [None, Some((0, vec![2]))]);
+
+    // What is stored decides: the mark is no claim on it.
+    let plain = [stored("norm.weight", &[9]), stored("w.weight", &[5, 9])];
+    let bound = mapping.bind_tensors(&plain, codecs).unwrap();
+    assert_eq!(bound.encodings, [None, None]);
+
+    let unknown = mapping.nominal_tensors("config", &[]).unwrap_err();
+    assert_eq!(
+        unknown.to_string(),
+        "codec \"block/2x4\" is not known to this family"
+    );
+    let empty = Codec {
+        stored: Vec::new(),
+        ..codec.clone()
+    };
+    let nothing = mapping.nominal_tensors("config", &[empty]).unwrap_err();
+    assert_eq!(
+        nothing.to_string(),
+        "codec block/2x4: it has no stored dtype"
+    );
+    // A vector has no blocks of two axes.
+    let vector = map(&[9], Some("block/2x4")).resolve().unwrap();
+    let nominal = vector.nominal_tensors("config", codecs).unwrap();
+    let found = violations(vector.bind_tensors(&nominal, codecs).unwrap_err());
+    assert_eq!(
+        found,
+        ["w.weight is stored as F8_E4M3 [9] in config, too few axes for blocks of 2x4"]
+    );
+}
+
 fn stored(name: &str, shape: &[u64]) -> StoredTensor {
     StoredTensor {
         name: name.to_owned(),
@@ -514,7 +583,7 @@ fn stored(name: &str, shape: &[u64]) -> StoredTensor {
 fn any_tensor_deleted_renamed_reshaped_retyped_or_doubled_is_named() {
     for map in [fused_qkv(), stacked_experts()] {
         let mapping = map.resolve().unwrap();
-        let whole = mapping.nominal_tensors("file");
+        let whole = mapping.nominal_tensors("file", &[]).unwrap();
         assert!(mapping.bind_tensors(&whole, &[]).is_ok());
         for position in 0..whole.len() {
             let name = whole[position].name.clone();
