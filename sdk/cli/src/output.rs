@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use indicatif::HumanCount;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::arguments::Common;
 use crate::failure::{Failure, INTERNAL, STDOUT};
@@ -47,9 +47,11 @@ impl Output {
         if !self.is_json {
             return write_lines(report);
         }
-        let value = serde_json::to_value(report)
-            .map_err(|error| Failure::own(INTERNAL, error.to_string()))?;
-        write_document(json!({"schema": 1, "ok": true, "result": value}))
+        write_document(&Success {
+            schema: 1,
+            ok: true,
+            result: report,
+        })
     }
 
     /// The result of a check: its report is the result also when the answer is no. One document either way.
@@ -87,7 +89,7 @@ impl Output {
         };
         if self.is_json {
             // A reader that has gone needs no document; the exit code still says it.
-            let _ = write_document(json!({"schema": 1, "ok": false, "error": json!(failure)}));
+            let _ = write_document(&json!({"schema": 1, "ok": false, "error": json!(failure)}));
         }
         let bold_red = "\u{1b}[1;31m";
         let mut stderr = anstream::stderr();
@@ -135,8 +137,16 @@ fn write_lines(report: &impl Report) -> Result<(), Failure> {
     write_out(&lines.join("\n"))
 }
 
-fn write_document(document: Value) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(&document)
+/// The document of a success. Never a tree of JSON values: of a list of all tensors that would be many times the text.
+#[derive(Serialize)]
+struct Success<'a, R> {
+    schema: u32,
+    ok: bool,
+    result: &'a R,
+}
+
+fn write_document(document: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(document)
         .map_err(|error| Failure::own(INTERNAL, error.to_string()))?;
     write_out(&text)
 }
