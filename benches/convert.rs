@@ -1,4 +1,4 @@
-//! Import and export beside a copy of the same bytes and the `safetensors` crate, and planning the published GLM-5.2.
+//! Import and export beside a copy of the same bytes and the `safetensors` crate.
 //!
 //! Times of different rows may be minutes apart: for a ratio to rely on, run `ratio_convert`.
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
@@ -7,20 +7,14 @@ mod contenders;
 mod random;
 mod synthetic;
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
-use rialto_bridge::RawConfig;
-use rialto_checkpoint::store::LocalStore;
-use rialto_engine::{ImportPlan, Options};
-use rialto_glm5::Glm5;
 
 use crate::contenders::{Arena, copy, export, import, rewrite};
-use crate::synthetic::{FIXTURES, Size};
+use crate::synthetic::Size;
 
 type Row<'a> = (&'a str, fn(&Path, &Path) -> Result<()>, PathBuf);
 
@@ -57,27 +51,6 @@ fn conversions(criterion: &mut Criterion) {
     }
 }
 
-/// The plan of all tensors of the published model, from its config alone; the floor is what any reader of it must do.
-fn plan(criterion: &mut Criterion) {
-    let directory = PathBuf::from(FIXTURES).join("configs/glm-5.2");
-    let file = directory.join("config.json");
-    let parse = || {
-        RawConfig::parse(&fs::read(&file).expect("the fixture is there")).expect("it is a config")
-    };
-    let plan = || {
-        let store = LocalStore::open(&directory).expect("the fixture is there");
-        ImportPlan::new(&Glm5, Arc::new(store), &Options::default()).expect("the family takes it")
-    };
-    let mut group = criterion.benchmark_group("plan");
-    group.throughput(Throughput::Bytes(parse().text().len() as u64));
-    group.bench_function("floor", |bencher| bencher.iter_with_large_drop(parse));
-    group
-        .throughput(Throughput::Elements(plan().summary().source.tensors))
-        .sampling_mode(SamplingMode::Flat);
-    group.bench_function("ours", |bencher| bencher.iter_with_large_drop(plan));
-    group.finish();
-}
-
 /// A conversion takes long and its time says little more the tenth time: few samples, and one conversion in each.
 fn short() -> Criterion {
     let criterion = Criterion::default().sample_size(10);
@@ -86,5 +59,5 @@ fn short() -> Criterion {
         .measurement_time(Duration::from_secs(5))
 }
 
-criterion_group! { name = benches; config = short(); targets = conversions, plan }
+criterion_group! { name = benches; config = short(); targets = conversions }
 criterion_main!(benches);

@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::random::Random;
 
 /// The fixtures of the test suites.
-pub(crate) const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures");
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures");
 
 /// How much is moved.
 #[derive(Clone, Copy, Debug)]
