@@ -577,6 +577,14 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A `run_config.yaml` that cannot be understood.
+    #[error("not a run config: {reason}{location}")]
+    RunConfigSyntax {
+        /// The file.
+        location: Location,
+        /// What is wrong.
+        reason: String,
+    },
 }
 
 #[cfg(test)]

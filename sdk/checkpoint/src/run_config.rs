@@ -5,12 +5,18 @@
 //! writer spells numbers with a dot and quotes such words.
 //! Source: Megatron-Bridge's `ConfigContainer`.
 
+use rialto_tensor::Location;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::Error;
+use crate::store::{Store, read_whole};
 
 /// Name of the file in an iteration directory.
 pub const RUN_CONFIG: &str = "run_config.yaml";
+
+/// Most bytes of one that is read; real ones have some tens of thousands.
+const LIMIT: u64 = 16 << 20;
 
 /// The file's bytes for a provider class and its fields, in the fields' order. Errors: [`Error::RunConfig`].
 pub fn run_config_yaml(
@@ -44,9 +50,75 @@ pub fn run_config_yaml(
     }
 }
 
+/// The `vocab_size` of the model that the file of an iteration directory names: without padding, whatever its weights have.
+/// None if there is no file, or it names none.
+///
+/// Errors: [`Error::RunConfigSyntax`] for a file that cannot be understood, or a size that is no size; those of reading.
+pub fn read_vocab_size(iteration: &dyn Store) -> Result<Option<u64>, Error> {
+    let bytes = match read_whole(iteration, RUN_CONFIG, LIMIT) {
+        Ok(bytes) => bytes,
+        Err(Error::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let location = Location::file(format!("{}/{RUN_CONFIG}", iteration.name()));
+    vocab_size(&bytes).map_err(|reason| Error::RunConfigSyntax { location, reason })
+}
+
+/// The one field that is read. All others pass as they are: YAML has values that JSON lacks, such as an infinite float.
+fn vocab_size(bytes: &[u8]) -> Result<Option<u64>, String> {
+    #[derive(Deserialize)]
+    struct RunConfig {
+        model: Option<Model>,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        vocab_size: Option<u64>,
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    // Megatron's configs hold infinite floats, which are no concern of a reader of one integer.
+    let options = serde_saphyr::options! {
+        non_finite_float_policy: serde_saphyr::options::NonFiniteFloatPolicy::PassThrough,
+        with_snippet: false,
+    };
+    let config: RunConfig = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| error.to_string().replace('\n', " "))?;
+    Ok(config.model.and_then(|model| model.vocab_size))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_vocabulary_is_read_whatever_else_there_is() {
+        let read = |text: &str| vocab_size(text.as_bytes());
+        for text in [
+            "model:\n  vocab_size: 256\n",
+            "a: .inf\nmodel: {b: .nan, vocab_size: 256, c: [1e5, ~]}\n",
+        ] {
+            assert_eq!(read(text), Ok(Some(256)), "{text}");
+        }
+        for text in [
+            "model:\n  vocab_size: null\n",
+            "model: {}\n",
+            "model: null\n",
+            "a: 1\n",
+        ] {
+            assert_eq!(read(text), Ok(None), "{text}");
+        }
+        for text in [
+            "model: {vocab_size: many}\n",
+            "model: {vocab_size: -1}\n",
+            "model: [\n",
+            "- 1\n",
+        ] {
+            let reason = read(text).unwrap_err();
+            assert!(
+                !reason.contains('\n') && !reason.is_empty(),
+                "{text}: {reason}"
+            );
+        }
+    }
 
     fn written(fields: Value) -> String {
         let Value::Object(fields) = fields else {

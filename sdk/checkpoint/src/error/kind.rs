@@ -95,4 +95,5 @@ kinds! {
     NotRegular 4 "store/not-regular";
     NoSpace 5 "store/no-space";
     RunConfig 1 "torch_dist/run-config";
+    RunConfigSyntax 4 "torch_dist/run-config-syntax";
 }
