@@ -83,6 +83,56 @@ fn a_person_reads_counts_notes_and_the_place() {
 }
 
 #[test]
+fn fc_22_a_padded_vocabulary_is_asked_for_told_of_and_cut_again() {
+    let scratch = scratch();
+    let (source, run, exported) = (
+        fixture("glm52-tiny"),
+        scratch.path().join("run"),
+        scratch.path().join("exported"),
+    );
+    let padded = ["--tp", "2", "--pad-vocab"];
+    let import = ["import", text(&source), text(&run)];
+    let import = rialto(import.iter().chain(&padded));
+    let line = "note: vocabulary padded from 256 to 2560 rows";
+    assert!(
+        import.stdout.lines().any(|found| found == line),
+        "{import:?}"
+    );
+    let cut = "has 2560 rows, of which 256 are kept: the rest pads the vocabulary";
+    let verified = rialto(["verify", text(&source), text(&run), "--json"]).result();
+    assert_eq!(verified["is_equal"], true);
+    let notices = verified["notices"].as_array().unwrap().iter();
+    let told = notices.filter(|line| line.as_str().unwrap().ends_with(cut));
+    assert_eq!(told.count(), 2);
+    let result = rialto(["export", text(&run), text(&exported), "--json"]).result();
+    let notices = result["notices"].as_array().unwrap().iter();
+    let told = notices.filter(|line| line.as_str().unwrap().ends_with(cut));
+    assert_eq!(told.count(), 2);
+    let verified = rialto(["verify", text(&source), text(&exported), "--json"]).result();
+    assert_eq!(verified["is_equal"], true);
+    // A mesh that only the vocabulary hinders: the refusal names the option, and the option lifts it.
+    let config = std::fs::read_to_string(source.join("config.json")).unwrap();
+    let odd = scratch.path().join("odd");
+    std::fs::create_dir(&odd).unwrap();
+    let config = config.replace("\"vocab_size\": 256", "\"vocab_size\": 255");
+    std::fs::write(odd.join("config.json"), config).unwrap();
+    let refused = rialto(["plan", text(&odd), "--tp", "2", "--json"]).error(3, "bridge/mesh");
+    assert!(
+        refused["help"].as_str().unwrap().contains("--pad-vocab"),
+        "{refused}"
+    );
+    rialto(["plan", text(&odd), "--json"].iter().chain(&padded)).result();
+    // An export has nothing to pad.
+    let misplaced = rialto(["plan", text(&run), "--pad-vocab", "--json"]).error(2, "cli/usage");
+    assert!(
+        misplaced["message"]
+            .as_str()
+            .unwrap()
+            .contains("--pad-vocab")
+    );
+}
+
+#[test]
 fn the_plan_of_the_full_model_needs_its_config_alone() {
     let plan = rialto(["plan", text(&fixture("configs/glm-5.2")), "--json"]).result();
     assert_eq!(plan["source"]["tensors"], 59_585);

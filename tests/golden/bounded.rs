@@ -93,7 +93,7 @@ impl Target for Measured<MemoryTarget> {
 }
 
 /// A GLM-5.3 whose vocabulary, in BF16, and dense MLP, in FP8, are large.
-fn large(family: &dyn Bridge, vocabulary: u64) -> MemoryStore {
+pub(crate) fn large(family: &dyn Bridge, vocabulary: u64) -> MemoryStore {
     let tiny = in_memory("glm53-tiny");
     let mut config: Value = serde_json::from_slice(&tiny.bytes("config.json").unwrap()).unwrap();
     config["vocab_size"] = json!(vocabulary);

@@ -17,7 +17,7 @@ const HIDDEN: usize = 6;
 const FFN: usize = 10;
 const VOCAB: usize = 12;
 
-fn toy() -> Arc<dyn Bridge> {
+pub(crate) fn toy() -> Arc<dyn Bridge> {
     rialto_host::load(&rialto_tests::built_library("toy_plugin"))
         .expect("the toy loads")
         .bridge()
@@ -30,7 +30,7 @@ fn codes(layer: usize) -> (Vec<u8>, f32) {
 }
 
 /// A checkpoint whose down projections are stored as codes, without the tensors named.
-fn checkpoint(without: &[&str]) -> MemoryStore {
+pub(crate) fn checkpoint(without: &[&str]) -> MemoryStore {
     let mut tensors: Vec<(String, safetensors::Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
     let bf16 = |rows: usize, columns: usize| {
         (0..rows * columns * 2)

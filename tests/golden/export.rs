@@ -253,7 +253,7 @@ fn after_dropping_mtp_the_config_says_so_and_nothing_else_changes() {
 }
 
 /// Every tensor of a directory, with an index or without.
-fn stored(store: &dyn Store) -> Values {
+pub(crate) fn stored(store: &dyn Store) -> Values {
     match store.open("model.safetensors.index.json") {
         Ok(_) => hugging_face(store),
         Err(_) => safetensors(&read_whole(store, "model.safetensors", 1 << 30).unwrap()),

@@ -20,7 +20,7 @@ use crate::written::{self, Cut};
 
 /// Which of the past's habits a checkpoint has.
 #[derive(Clone, Copy, Debug, Default)]
-struct Past {
+pub(crate) struct Past {
     /// A layer holds attention and MLP; below the prediction layer it is called this.
     gpt: Option<&'static str>,
     /// Every expert has keys of its own, under `local_experts`.
@@ -47,7 +47,7 @@ const GPT: Past = Past {
 };
 
 /// Each habit alone, and what was seen together.
-const PASTS: [Past; 10] = [
+pub(crate) const PASTS: [Past; 10] = [
     GPT,
     Past {
         gpt: Some("mtp_model_layer"),
@@ -139,7 +139,7 @@ impl Past {
     }
 
     /// What today's tensors were stored as.
-    fn of(self, today: &Values) -> Values {
+    pub(crate) fn of(self, today: &Values) -> Values {
         let mut values = Values::new();
         for (name, (dtype, shape, bytes)) in today {
             let key = self.key(name);
@@ -193,7 +193,7 @@ impl Past {
 }
 
 /// The model weights of checkpoints that the real Megatron-Core wrote: where from, with multi-token prediction, the tensors.
-fn models() -> Vec<(&'static str, bool, Values)> {
+pub(crate) fn models() -> Vec<(&'static str, bool, Values)> {
     let wanted = [
         "glm52-tiny-mtp-tp1",
         "glm52-tiny-tp1",

@@ -23,6 +23,7 @@ mod forms;
 mod fp8;
 mod import;
 mod mixed;
+mod padding;
 mod refusals;
 mod shards;
 mod stages;

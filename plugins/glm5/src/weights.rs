@@ -14,17 +14,21 @@ use crate::Glm5;
 use crate::spec::Model;
 use stack::Stack;
 
+/// What the vocabulary is padded to a multiple of for each rank: `make_vocab_size_divisible_by` of the provider.
+const VOCABULARY_MULTIPLE: u64 = 1280;
+
 impl WeightMapping for Glm5 {
     fn weight_map(&self, spec: &ModelSpec) -> Result<WeightMap, Error> {
         let model = Model::of(spec)?;
         let (v, h) = (model.vocab_size, model.hidden_size);
-        let mut rules = vec![single(
+        let embedding = single(
             "embedding",
             "embedding.word_embeddings",
             "model.embed_tokens",
             &[v, h],
             None,
-        )];
+        );
+        let mut rules = vec![embedding.padded(0, VOCABULARY_MULTIPLE)];
         rules.extend(Stack::decoder(&model).rules());
         let norm = single(
             "head",
@@ -36,13 +40,14 @@ impl WeightMapping for Glm5 {
         // The name that a Megatron GPT model has for it.
         let of_gpt = Part::new("decoder.final_layernorm.weight", [h]);
         rules.push(norm.params_also(Form::new(stack::GPT, [of_gpt])));
-        rules.push(single(
+        let head = single(
             "head",
             "output_layer",
             "lm_head",
             &[v, h],
             Some(StateValue::None),
-        ));
+        );
+        rules.push(head.padded(0, VOCABULARY_MULTIPLE));
         if model.mtp_layers + model.mtp_layers_dropped > 0 {
             rules.extend(mtp_rules(&model));
         }
@@ -163,4 +168,17 @@ fn mtp_rules(model: &Model) -> Vec<MapRule> {
     rules.push(shared("shared_head.head", model.vocab_size));
     let reason = (model.mtp_layers_dropped > 0).then_some("MTP dropped");
     rules.into_iter().map(|rule| rule.skipped(reason)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::fixed_provider_fields;
+
+    /// Megatron-Bridge pads the model by its provider's number: another one here would be another shape.
+    #[test]
+    fn the_vocabulary_is_padded_by_the_multiple_that_the_provider_names() {
+        let fields = fixed_provider_fields();
+        assert_eq!(fields["make_vocab_size_divisible_by"], VOCABULARY_MULTIPLE);
+    }
 }

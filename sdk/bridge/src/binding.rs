@@ -159,6 +159,12 @@ impl Mapping {
             let is_whole = !binder.violations[before..].iter().any(is_unreadable);
             keys.push(is_whole.then_some(position));
         }
+        let mut is_there = vec![true; self.params.len()];
+        for (key, position) in self.keys.iter().zip(&keys) {
+            is_there[key.param] &= position.is_some();
+        }
+        let unlike = self.unlike_paddings(|param| is_there[param]);
+        binder.violations.extend(unlike);
         binder.refuse_unclaimed();
         let there = self.keys.iter().zip(&keys);
         let of_keys = there.filter_map(|(key, position)| {

@@ -19,6 +19,7 @@ pub const CAPABILITIES: &[&str] = &[
     "rule/forms/1",
     "rule/beside/1",
     "rule/encoded/1",
+    "rule/padding/1",
 ];
 
 #[derive(Serialize)]

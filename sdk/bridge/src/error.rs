@@ -43,6 +43,8 @@ pub enum Error {
     Mesh {
         /// Each dimension that does not fit.
         refusals: Vec<MeshRefusal>,
+        /// What to do about it other than to choose another size.
+        advice: Option<String>,
     },
     /// A pipeline that the model cannot be cut into.
     #[error("{}; valid for this model: {valid}", faults.join("; "))]
@@ -178,7 +180,7 @@ impl Error {
     #[must_use]
     pub fn help(&self) -> Option<String> {
         match self {
-            Error::NotTotal { advice, .. } => advice.clone(),
+            Error::NotTotal { advice, .. } | Error::Mesh { advice, .. } => advice.clone(),
             Error::Requirement { .. } => Some("use a rialto as new as the plugin".to_owned()),
             Error::Plugin { help, .. } => help.clone(),
             Error::Panic { .. } => {
@@ -195,7 +197,7 @@ impl Error {
             Error::NotTotal { violations, .. } => {
                 violations.iter().map(ToString::to_string).collect()
             }
-            Error::Mesh { refusals } => refusals.iter().map(ToString::to_string).collect(),
+            Error::Mesh { refusals, .. } => refusals.iter().map(ToString::to_string).collect(),
             Error::Pipeline { faults, .. } => faults.clone(),
             Error::Settings { faults } => faults.iter().map(ToString::to_string).collect(),
             _ => Vec::new(),

@@ -29,6 +29,7 @@
 //! | [`rule`] | one rule of a weight map |
 //! | [`forms`] | which spelling of each rule is used |
 //! | [`weight_map`] | all rules, and their expansion |
+//! | [`padding`] | params that are longer than their tensors fill |
 //! | [`mapping`] | tensors, params and pieces, and what can be wrong with them |
 //! | [`binding`] | a mapping held against what a checkpoint really holds |
 //! | [`codec`] | encodings of a stored tensor |
@@ -47,6 +48,7 @@ pub mod family;
 pub mod forms;
 pub mod layout;
 pub mod mapping;
+pub mod padding;
 pub mod placement;
 pub mod request;
 pub mod rule;
@@ -66,6 +68,7 @@ pub use layout::{PipelineLayout, PipelineRequest, SettingFault, Stage, StageChoi
 pub use mapping::{
     KeyDecl, Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl, Violation,
 };
+pub use padding::Padding;
 pub use placement::{Cut, Divided, Mesh, MeshAxis, MeshRefusal, Placement, PlacementRule, Share};
 pub use rule::{DtypeRule, Form, MapRule, ModuleState, Part, Rule, Scope, StateValue};
 pub use spec::{Dims, ModelSpec};

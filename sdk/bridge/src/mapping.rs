@@ -8,7 +8,7 @@ use std::fmt;
 
 use rialto_tensor::{Dtype, Region, Shape, TilingFault};
 
-use crate::{Codec, DtypeRule, Error, StateValue};
+use crate::{Codec, DtypeRule, Error, Padding, StateValue};
 
 /// The group of rules that map multi-token prediction; the one group name the SDK itself looks for.
 pub const MTP_GROUP: &str = "mtp";
@@ -24,6 +24,8 @@ pub struct RuleInfo {
     pub dtype: DtypeRule,
     /// The codec that the published checkpoint stores its tensors with, if any.
     pub encoded: Option<String>,
+    /// Where its param may be longer than its tensors fill.
+    pub padding: Option<Padding>,
     /// Why its param is kept beside Megatron's own, if it is.
     pub beside: Option<String>,
     /// Why its tensors are left out, if they are.
@@ -48,6 +50,8 @@ pub struct ParamDecl {
     pub name: String,
     /// Its global shape.
     pub shape: Shape,
+    /// The shape that its tensors fill: all of it, unless it is padded.
+    pub filled: Shape,
     /// Position of its rule in [`Mapping::rules`].
     pub rule: usize,
 }
@@ -165,6 +169,12 @@ pub enum Violation {
         found: Dtype,
         place: String,
     },
+    /// Params that hold one axis of the model are padded on it by unlike lengths.
+    Paddings {
+        first: (String, Shape),
+        second: (String, Shape),
+        filled: u64,
+    },
     /// The tensors of one param have different dtypes.
     MixedDtypes { param: String, dtypes: Vec<Dtype> },
     /// An encoded tensor without its companion.
@@ -273,6 +283,17 @@ impl fmt::Display for Violation {
                     f,
                     "{name} has dtype {found} in {place}, expected {}",
                     list(accepts, " or ")
+                )
+            }
+            Violation::Paddings {
+                first,
+                second,
+                filled,
+            } => {
+                write!(
+                    f,
+                    "{} has shape {} and {} has {}, expected {filled} padded alike",
+                    first.0, first.1, second.0, second.1
                 )
             }
             Violation::MixedDtypes { param, dtypes } => {

@@ -279,7 +279,10 @@ impl Placement {
         if refusals.is_empty() {
             Ok(())
         } else {
-            Err(Error::Mesh { refusals })
+            Err(Error::Mesh {
+                refusals,
+                advice: None,
+            })
         }
     }
 

@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 use rialto_tensor::Dtype;
 use serde::{Deserialize, Serialize};
 
+use crate::Padding;
+
 /// A rule of any kind. The kind is the document's `rule` field; an unknown one is refused by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "rule", rename_all = "snake_case")]
@@ -28,6 +30,7 @@ impl Rule {
             (has_forms, "rule/forms/1"),
             (rule.beside.is_some(), "rule/beside/1"),
             (rule.encoded.is_some(), "rule/encoded/1"),
+            (rule.padding.is_some(), "rule/padding/1"),
         ];
         needs
             .into_iter()
@@ -157,8 +160,11 @@ pub struct MapRule {
     /// The object beside the param, if its module keeps one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<ModuleState>,
-    /// The tensors, which together tile the param.
+    /// The tensors, which together tile the param; where it is padded, all of it but the padding.
     pub parts: Vec<Part>,
+    /// Where the param may be longer than its tensors fill. What lies beyond is zeros on import and cut away on export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub padding: Option<Padding>,
     /// Other spellings of the tensors that checkpoints are found in, such as experts fused into one tensor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tensor_forms: Vec<Form>,
@@ -190,6 +196,7 @@ impl MapRule {
             dtype: DtypeRule::any_of([]),
             state: None,
             parts: Vec::new(),
+            padding: None,
             tensor_forms: Vec::new(),
             param_forms: Vec::new(),
             encoded: None,
@@ -223,6 +230,13 @@ impl MapRule {
     #[must_use]
     pub fn part(mut self, part: Part) -> MapRule {
         self.parts.push(part);
+        self
+    }
+
+    /// Lets the param be longer on an axis than its tensors fill.
+    #[must_use]
+    pub fn padded(mut self, axis: usize, multiple: u64) -> MapRule {
+        self.padding = Some(Padding { axis, multiple });
         self
     }
 

@@ -175,12 +175,16 @@ impl Expansion {
             });
         }
         check_rule(rule)?;
+        if let Some(padding) = &rule.padding {
+            padding.check(rule)?;
+        }
         let position = self.rules.len();
         self.rules.push(RuleInfo {
             name: rule.name.clone(),
             group: rule.group.clone(),
             dtype: rule.dtype.clone(),
             encoded: rule.encoded.clone(),
+            padding: rule.padding,
             beside: rule.beside.clone(),
             skip: rule.skip.clone(),
         });
@@ -253,6 +257,7 @@ impl Expansion {
         self.params.push(ParamDecl {
             name,
             shape: shape.clone(),
+            filled: shape.clone(),
             rule,
         });
         self.params.len() - 1

@@ -126,6 +126,9 @@ pub(crate) struct ImportOptions {
     /// In which chunks params are written
     #[arg(long, value_name = "WHAT", default_value = "megatron")]
     chunks: Chunks,
+    /// Pad the vocabulary with zeros to a size that Megatron makes and tensor parallel ranks can share
+    #[arg(long)]
+    pad_vocab: bool,
     /// Tensors that may be left out though no rule claims them; `*` stands for anything; may be given more than once
     #[arg(long, value_name = "PATTERN")]
     ignore: Vec<String>,
@@ -143,6 +146,7 @@ impl ImportOptions {
             ("--set", !self.set.is_empty()),
             ("--mtp", matches!(self.mtp, Mtp::Drop)),
             ("--chunks", matches!(self.chunks, Chunks::Whole)),
+            ("--pad-vocab", self.pad_vocab),
         ];
         let given = given.into_iter().filter(|(_, is_given)| *is_given);
         given.map(|(name, _)| name).collect()
@@ -170,6 +174,7 @@ impl ImportOptions {
                 Chunks::Megatron => ChunkChoice::Megatron,
                 Chunks::Whole => ChunkChoice::Whole,
             },
+            pads_vocabulary: self.pad_vocab,
             ignore: self.ignore.clone(),
         }
     }

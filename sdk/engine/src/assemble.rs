@@ -18,7 +18,7 @@ pub(crate) struct Part<'a> {
 
 /// Calls `emit` with the bytes of `region` in row-major order, cast from the inputs' dtype to `dtype`.
 ///
-/// The parts tile the output tensor and share one dtype: the mapping has proven both.
+/// The parts share one dtype and tile the output tensor but for its padding, which becomes zeros: the mapping has proven both.
 pub(crate) fn assemble(
     region: &Region,
     dtype: Dtype,
@@ -94,11 +94,21 @@ impl Buffers {
         let stored = stored_dtype(dtype, parts);
         let shape = band.shape();
         let length = usize::try_from(shape.size_bytes(stored)?).expect("a band fits in memory");
+        let common = parts.iter().filter_map(|part| {
+            let common = band.intersection(part.output)?;
+            Some((part, common))
+        });
+        let common: Vec<(&Part<'_>, Region)> = common.collect();
+        let mut filled = 0;
+        for (_, common) in &common {
+            filled += common.elements()?;
+        }
+        if filled < band.elements()? {
+            // The buffer holds the band before, and no part lies where the output is padded.
+            self.stored.clear();
+        }
         self.stored.resize(length, 0);
-        for part in parts {
-            let Some(common) = band.intersection(part.output) else {
-                continue;
-            };
+        for (part, common) in common {
             let input = Region::corresponding(&common, part.output, part.input);
             let place = common.relative_to(band);
             part.array.read(&input, &place, &shape, &mut self.stored)?;
@@ -169,5 +179,42 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Rows 0 to 2 of six have a tensor; before the last three there is always a band whose bytes are no zeros.
+    #[test]
+    fn where_no_part_lies_there_are_zeros_whatever_was_in_the_buffer() {
+        let filled = Shape::new([3, 5]);
+        let array = counting(1, &filled);
+        let whole = Region::whole(&filled);
+        let parts = [Part {
+            output: &whole,
+            array: &array,
+            input: &whole,
+        }];
+        let region = Region::new([0, 0], [6, 5]);
+        let expected: Vec<f32> = (1..=15u8).map(f32::from).chain([0.0; 15]).collect();
+        for limit in [1, 4, 12, 20, 24, 40, 80, 1 << 20] {
+            let mut found = Vec::new();
+            let mut emit = |band: &[u8]| {
+                found.extend_from_slice(band);
+                Ok(())
+            };
+            assemble_bands(limit, &region, Dtype::F32, &parts, &mut emit).unwrap();
+            let bytes: Vec<u8> = expected
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect();
+            assert_eq!(found, bytes, "limit {limit}");
+        }
+        // A chunk of padding alone has no part to take its dtype from.
+        let mut found = Vec::new();
+        let mut emit = |band: &[u8]| {
+            found.extend_from_slice(band);
+            Ok(())
+        };
+        let below = Region::new([3, 0], [3, 5]);
+        assemble_bands(8, &below, Dtype::Bf16, &[], &mut emit).unwrap();
+        assert_eq!(found, [0; 30]);
     }
 }

@@ -56,6 +56,23 @@ pub enum Error {
         /// The second one.
         theirs: String,
     },
+    /// A checkpoint that says its vocabulary is another than the config's, and has more rows than the config's.
+    #[error(
+        "run_config.yaml of {place} names a vocab_size of {named}, expected the config's {config}: {param} has {rows} rows, and \
+         those beyond {config} may be no padding"
+    )]
+    Vocabulary {
+        /// The checkpoint.
+        place: String,
+        /// A param that would be cut.
+        param: String,
+        /// Its rows.
+        rows: u64,
+        /// The vocabulary that the checkpoint names.
+        named: u64,
+        /// The vocabulary of the config.
+        config: u64,
+    },
     /// The family's layers do not fall into the stages once.
     #[error("pipeline layout of {stages} stages for pp {pp} does not hold layers 0..{layers} once")]
     Layout {
@@ -85,6 +102,7 @@ impl Error {
         ("engine/no-config", 2),
         ("engine/reference-differs", 1),
         ("engine/two-formats", 3),
+        ("engine/vocabulary", 1),
         ("engine/layout", 13),
         ("engine/stageless", 13),
         ("engine/cancelled", 9),
@@ -113,6 +131,7 @@ impl Error {
             Error::NoConfig { .. } => "engine/no-config",
             Error::ReferenceDiffers { .. } => "engine/reference-differs",
             Error::TwoFormats { .. } => "engine/two-formats",
+            Error::Vocabulary { .. } => "engine/vocabulary",
             Error::Layout { .. } => "engine/layout",
             Error::Stageless { .. } => "engine/stageless",
             Error::Cancelled => "engine/cancelled",
@@ -137,6 +156,9 @@ impl Error {
             Error::ReferenceDiffers { .. } => {
                 Some("give the directory this checkpoint was imported from".to_owned())
             }
+            Error::Vocabulary { .. } => Some(
+                "give the directory of the model that was trained with `--reference DIR`".to_owned(),
+            ),
             _ => None,
         }
     }

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::assemble::{BAND_BYTES, Part, assemble};
 use crate::beside::{BESIDE_FILE, Beside};
+use crate::padding;
 use crate::params::{self, Params};
 use crate::progress::step;
 use crate::reading::{Format, Reading};
@@ -230,6 +231,7 @@ impl ExportPlan {
             forms,
         } = Reading::of(family, config, Format::Megatron, &inventory, &options.forms)?;
         let reference_notices = source.check_reference(family, &spec, &map_options)?;
+        let cut = padding::left_out(&mapping, &spec, source.run.store.as_ref())?;
         let held = |inventory: &[_]| mapping.find_params(inventory).violations;
         let (skipped, ignore_notices) = ignored::take_out(&mut inventory, &options.ignore, held)?;
         let params = Params::bind(&mapping, inventory)?;
@@ -285,6 +287,7 @@ impl ExportPlan {
         summary.notices.extend(ignored);
         summary.notices.extend(ignore_notices);
         summary.notices.extend(forms.notices(&map));
+        summary.notices.extend(cut);
         summary.notices.extend(reference_notices);
         summary.notices.extend(summary::spec_notices(&spec));
         summary

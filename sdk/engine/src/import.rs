@@ -18,6 +18,7 @@ use rialto_tensor::{Dtype, Region, Shape};
 use crate::array::Values;
 use crate::assemble::{BAND_BYTES, Part, assemble};
 use crate::beside::{self, BESIDE_FILE};
+use crate::padding;
 use crate::params::touches;
 use crate::progress::step;
 use crate::reading::{Format, mapping_of};
@@ -55,6 +56,7 @@ pub struct ImportPlan {
     /// The file of the params that Megatron has no place for, and their positions in its order.
     beside: Option<(PlannedShard, Vec<usize>)>,
     metadata: Vec<u8>,
+    pads_vocabulary: bool,
     summary: Summary,
 }
 
@@ -102,6 +104,11 @@ impl ImportPlan {
                 (mapping, Forms::own(&map), nominal)
             }
         };
+        let (mapping, padding_notices) = if options.pads_vocabulary {
+            padding::pad(mapping, &options.mesh)?
+        } else {
+            (mapping, Vec::new())
+        };
         let held = |inventory: &[StoredTensor]| mapping.find_tensors(inventory, &codecs).violations;
         let (ignored, ignore_notices) = ignored::take_out(&mut inventory, &options.ignore, held)?;
         let stored = match &source {
@@ -130,6 +137,7 @@ impl ImportPlan {
             files,
             beside,
             metadata,
+            pads_vocabulary: options.pads_vocabulary,
         };
         plan.summary.skipped = ignored;
         plan.summarize(&inventory)?;
@@ -143,6 +151,7 @@ impl ImportPlan {
         plan.summary.notices.extend(set);
         plan.summary.notices.extend(ignore_notices);
         plan.summary.notices.extend(forms.notices(&map));
+        plan.summary.notices.extend(padding_notices);
         let kept = beside::notices(&plan.mapping);
         plan.summary.notices.extend(kept);
         tracing::info!(target: "rialto::engine", tensors = plan.summary.source.tensors, "import planned");
@@ -250,6 +259,10 @@ impl ImportPlan {
         )?;
         let mut provider = self.spec.provider.clone();
         provider.extend(self.layout.provider.clone());
+        if self.pads_vocabulary {
+            // The vocabulary's size in it stays the true one: Megatron-Bridge pads it again as here.
+            provider.insert("should_pad_vocab".to_owned(), true.into());
+        }
         provider.sort_keys();
         write(
             target,
@@ -552,11 +565,7 @@ fn place(
     let mut ordered: Vec<usize> = (0..mapping.params().len())
         .filter(|&param| !beside::is_beside(mapping, param))
         .collect();
-    let params = ordered.iter().map(|&param| &mapping.params()[param]);
-    placement.check(
-        params.map(|param| (param.name.as_str(), &param.shape)),
-        &options.mesh,
-    )?;
+    padding::check_mesh(&placement, mapping, &ordered, options)?;
     ordered.sort_by(|&a, &b| order::natural(&mapping.params()[a].name, &mapping.params()[b].name));
     let mut contents = Vec::new();
     for param in ordered {

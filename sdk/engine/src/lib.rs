@@ -34,6 +34,7 @@ mod beside;
 mod encoded;
 mod ignored;
 mod order;
+mod padding;
 mod params;
 mod reading;
 mod runs;

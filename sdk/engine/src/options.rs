@@ -68,6 +68,8 @@ pub struct Options {
     pub dtype: DtypeChoice,
     /// The chunks.
     pub chunks: ChunkChoice,
+    /// Whether the vocabulary is padded with zeros to what Megatron would make it on the mesh; else the mesh must divide it.
+    pub pads_vocabulary: bool,
     /// Tensors that may be left out though no rule claims them: names in which `*` stands for any run of characters.
     pub ignore: Vec<String>,
 }
@@ -81,6 +83,7 @@ impl Default for Options {
             mtp: MtpPolicy::Keep,
             dtype: DtypeChoice::Keep,
             chunks: ChunkChoice::Megatron,
+            pads_vocabulary: false,
             ignore: Vec::new(),
         }
     }
@@ -126,6 +129,7 @@ mod tests {
             group: "test".to_owned(),
             dtype,
             encoded: None,
+            padding: None,
             beside: None,
             skip: None,
         };

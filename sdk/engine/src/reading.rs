@@ -82,7 +82,13 @@ pub(crate) fn mapping_of(
         Format::Megatron => forms.of_params(map, &names)?,
     };
     let forms = forms.with_tensors(map, tensors)?;
-    Ok((map.resolve_as(&forms)?, forms))
+    let mapping = map.resolve_as(&forms)?;
+    let mapping = match format {
+        Format::HuggingFace => mapping,
+        // How long padded params are is the writer's choice, and needs no mesh to be read.
+        Format::Megatron => mapping.padded_as(inventory),
+    };
+    Ok((mapping, forms))
 }
 
 fn names(inventory: &[StoredTensor]) -> HashSet<&str> {

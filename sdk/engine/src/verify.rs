@@ -146,7 +146,8 @@ fn common_params<'a>(
     for name in names {
         match (a.get(name), b.get(name)) {
             (Some(&at), Some(&bt)) => {
-                let (shape, other) = (&ours.params()[at].shape, &theirs.params()[bt].shape);
+                // Padding is no part of the model.
+                let (shape, other) = (&ours.params()[at].filled, &theirs.params()[bt].filled);
                 if shape == other {
                     common.insert(name, (at, bt));
                 } else {

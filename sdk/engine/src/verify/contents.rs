@@ -17,6 +17,7 @@ use crate::array::Values;
 use crate::assemble::Part;
 use crate::beside::Beside;
 use crate::encoded;
+use crate::padding;
 use crate::params::{self, Params, touches};
 use crate::reading::{Format, Reading};
 use crate::{Error, MegatronSource, Progress, import, is_hugging_face};
@@ -140,7 +141,7 @@ impl<'a> Contents<'a> {
     /// What a family says the checkpoint holds, by the config given. Multi-token prediction is part of it if any of it is
     /// there.
     ///
-    /// Errors: [`Error::NotClaimed`], and what the family says of the config. What is missing or superfluous in the
+    /// Errors: [`Error::NotClaimed`], [`Error::Vocabulary`], and what the family says of the config. What is missing or superfluous in the
     /// checkpoint is no error here.
     pub fn new(
         source: &'a VerifySource,
@@ -160,6 +161,13 @@ impl<'a> Contents<'a> {
             ..
         } = reading;
         notices.extend(forms.notices(&map));
+        if let Stored::Megatron(checkpoint, _) = &source.stored {
+            notices.extend(padding::left_out(
+                &mapping,
+                &spec,
+                checkpoint.store().as_ref(),
+            )?);
+        }
         let codecs = family.codecs(&spec)?;
         let own = forms.in_own_spelling();
         let own = (forms != own).then(|| map.resolve_as(&own));

@@ -1,0 +1,96 @@
+//! The vocabulary of a model as Megatron pads it: rows of zeros that an import adds and an export leaves behind.
+
+use rialto_bridge::{Mapping, Mesh, ModelSpec, Placement};
+use rialto_checkpoint::run_config;
+use rialto_checkpoint::store::Store;
+
+use crate::{Error, Options};
+
+/// The mapping with the vocabulary padded for a mesh, and a line for each length it has got.
+///
+/// Errors: [`rialto_bridge::Error::Unsupported`] for a family that pads nothing: it would be promised and not done.
+pub(crate) fn pad(mapping: Mapping, mesh: &Mesh) -> Result<(Mapping, Vec<String>), Error> {
+    if mapping.paddings().next().is_none() {
+        return Err(Error::Bridge(rialto_bridge::Error::Unsupported {
+            what: "a padded vocabulary".to_owned(),
+            found: "a family without params that may be padded".to_owned(),
+            supported: "families whose rules have a padding".to_owned(),
+        }));
+    }
+    let mapping = mapping.padded(mesh)?;
+    let mut lines = Vec::new();
+    for (param, padding) in mapping.paddings() {
+        let param = &mapping.params()[param];
+        let line = match param.excess(padding.axis) {
+            Some((filled, padded)) => format!("vocabulary padded from {filled} to {padded} rows"),
+            None => {
+                let filled = param.filled.extents()[padding.axis];
+                format!("vocabulary of {filled} rows needs no padding on this mesh")
+            }
+        };
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    Ok((mapping, lines))
+}
+
+/// Refuses a mesh that does not divide the params, and says so if a padded vocabulary would let it.
+pub(crate) fn check_mesh(
+    placement: &Placement,
+    mapping: &Mapping,
+    params: &[usize],
+    options: &Options,
+) -> Result<(), Error> {
+    let check = |pads: bool| {
+        let params = params.iter().map(|&param| &mapping.params()[param]);
+        // What is padded for the mesh is divided by it, and leaves all other sizes valid.
+        let params = params.filter(|param| !pads || mapping.rule(param.rule).padding.is_none());
+        let shapes = params.map(|param| (param.name.as_str(), &param.shape));
+        placement.check(shapes, &options.mesh)
+    };
+    let mut result = check(options.pads_vocabulary);
+    if let Err(rialto_bridge::Error::Mesh { advice, .. }) = &mut result
+        && check(true).is_ok()
+    {
+        *advice =
+            Some("`--pad-vocab` pads the vocabulary to rows that this size divides".to_owned());
+    }
+    Ok(result?)
+}
+
+/// Lines that name what a checkpoint holds beyond the vocabulary and what is read of it.
+///
+/// Errors: [`Error::Vocabulary`] if the iteration's run config names another vocabulary than the model that it is read as:
+/// rows of tokens would be taken for padding.
+pub(crate) fn left_out(
+    mapping: &Mapping,
+    spec: &ModelSpec,
+    iteration: &dyn Store,
+) -> Result<Vec<String>, Error> {
+    let mut lines = Vec::new();
+    let mut longest = None;
+    for (param, padding) in mapping.paddings() {
+        let param = &mapping.params()[param];
+        if let Some((kept, stored)) = param.excess(padding.axis) {
+            let name = &param.name;
+            lines.push(format!(
+                "{name} has {stored} rows, of which {kept} are kept: the rest pads the vocabulary"
+            ));
+            longest.get_or_insert((name, stored));
+        }
+    }
+    let Some((param, rows)) = longest else {
+        return Ok(lines);
+    };
+    match run_config::read_vocab_size(iteration)? {
+        Some(named) if named != spec.dims.vocab => Err(Error::Vocabulary {
+            place: iteration.name().to_owned(),
+            param: param.clone(),
+            rows,
+            named,
+            config: spec.dims.vocab,
+        }),
+        _ => Ok(lines),
+    }
+}
