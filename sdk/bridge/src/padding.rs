@@ -350,6 +350,7 @@ mod tests {
             let found = findings(&stored(&inventory));
             assert_eq!(found.len(), 1, "{found:?}");
             assert!(found[0].starts_with(named), "{found:?}");
+            assert!(found[0].ends_with("expected [7, 3]"), "{found:?}");
         }
     }
 
