@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Judges an import of rialto against the checkpoint that the real Megatron-Core wrote for the same model.
 
-  check_import.py RUN FIXTURE [--mesh TP,PP,EP,ETP | --whole]
+  check_import.py RUN FIXTURE [--mesh TP,PP,EP,ETP | --whole] [--pad-vocab]
 
 RUN      the run directory that `rialto import` made.
 FIXTURE  a directory with `ckpt/` (the real run directory) and `manifest.json` (sha256 of each global tensor).
 --mesh   RUN is of another mesh than FIXTURE: its chunks must be those of the rule in expected.py, its parallel sizes these, and its
          layer pattern the same but for where the stages end.
 --whole  each tensor must be one chunk.
+--pad-vocab  embedding and head must be as long as Megatron-Bridge pads them for the tensor parallel ranks of --mesh: what FIXTURE
+         has, then zeros; and run_config.yaml must say that they are padded.
 
 Everything that check_torch_dist.py does not compare: the set of keys, how each tensor is cut, the value of every object,
 the common and the train state, metadata.json, run_config.yaml and the tracker. Everything is read by PyTorch and PyYAML;
@@ -107,7 +109,7 @@ def compare_names(what, ours, theirs, report):
     return sorted(set(ours) & set(theirs))
 
 
-def check_tensors(root, ours, theirs, manifest, boxes, report):
+def check_tensors(root, ours, theirs, manifest, boxes, ranks, report):
     def tensors(metadata):
         return {k: v for k, v in metadata.state_dict_metadata.items() if isinstance(v, TensorStorageMetadata)}
 
@@ -117,9 +119,14 @@ def check_tensors(root, ours, theirs, manifest, boxes, report):
     ours, theirs = tensors(ours), tensors(theirs)
     compare_names("manifest tensor", theirs, manifest["tensors"], report)
     names = compare_names("tensor", ours, theirs, report)
+    def size(name):
+        rows, *rest = theirs[name].size
+        is_padded = ranks and name in expected.PADDED
+        return torch.Size([expected.padded_size(rows, ranks) if is_padded else rows, *rest])
+
     for name in names:
-        if ours[name].size != theirs[name].size:
-            report.bad(f"{name}: shape {tuple(ours[name].size)}, expected {tuple(theirs[name].size)}")
+        if ours[name].size != size(name):
+            report.bad(f"{name}: shape {tuple(ours[name].size)}, expected {tuple(size(name))}")
         elif cut(ours[name]) != (boxes(name, tuple(ours[name].size)) if boxes else cut(theirs[name])):
             report.bad(f"{name}: cut into {len(cut(ours[name]))} chunks otherwise than the real one")
         if ours[name].properties.dtype != theirs[name].properties.dtype:
@@ -127,6 +134,11 @@ def check_tensors(root, ours, theirs, manifest, boxes, report):
     loaded = {name: poison(tensor.size, tensor.properties.dtype) for name, tensor in ours.items()}
     planner = dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     dcp.load(loaded, storage_reader=dcp.FileSystemReader(root), planner=planner, no_dist=True)
+    for name in expected.PADDED if ranks else ():
+        rows = theirs[name].size[0]
+        if loaded[name][rows:].view(torch.int16).any():
+            report.bad(f"{name}: the padding below row {rows} is not zeros")
+        loaded[name] = loaded[name][:rows]
     for name in set(names) & set(manifest["tensors"]):
         if hashlib.sha256(raw(loaded[name])).hexdigest() != manifest["tensors"][name]["sha256"]:
             report.bad(f"{name}: sha256 is not the manifest's")
@@ -186,7 +198,7 @@ def check_parallel(ours, theirs, mesh, report):
         report.bad(f"run_config.yaml: {found}")
 
 
-def check_run_config(path, their_path, mesh, report):
+def check_run_config(path, their_path, mesh, is_padded, report):
     if not os.path.isfile(path):
         report.bad("file absent: run_config.yaml")
         return
@@ -205,6 +217,10 @@ def check_run_config(path, their_path, mesh, report):
                 if found := difference(entry, theirs[section].get(key), f"{section}.{key}"):
                     report.bad(f"run_config.yaml: {found}")
     ours, theirs = ours["model"], theirs["model"]
+    if is_padded:
+        theirs["should_pad_vocab"] = True
+        if found := difference(ours.get("make_vocab_size_divisible_by"), expected.DIVISIBLE_BY, "model.make_vocab_size_divisible_by"):
+            report.bad(f"run_config.yaml: {found}")
     shared = 0
     for field, value in ours.items():
         if is_number_as_text(value):
@@ -214,11 +230,11 @@ def check_run_config(path, their_path, mesh, report):
             print(f"  note: run_config.yaml: model.{field} stands only here: {value!r}")
             continue
         shared += 1
-        expected = theirs[field]
-        if type(value) is not type(expected) and expected is not None and field not in OTHER_TYPE:
-            report.bad(f"run_config.yaml: model.{field} is {value!r} ({type(value).__name__}), expected {type(expected).__name__}")
-        elif field not in SAME_VALUE + PARALLEL + ["hybrid_layer_pattern"] and value != expected:
-            print(f"  note: run_config.yaml: model.{field} is {value!r}, in the fixture {expected!r}")
+        wanted = theirs[field]
+        if type(value) is not type(wanted) and wanted is not None and field not in OTHER_TYPE:
+            report.bad(f"run_config.yaml: model.{field} is {value!r} ({type(value).__name__}), expected {type(wanted).__name__}")
+        elif field not in SAME_VALUE + PARALLEL + ["hybrid_layer_pattern"] and value != wanted:
+            print(f"  note: run_config.yaml: model.{field} is {value!r}, in the fixture {wanted!r}")
     for field in SAME_VALUE:
         if field not in ours:
             report.bad(f"run_config.yaml: model.{field} is absent")
@@ -230,7 +246,7 @@ def check_run_config(path, their_path, mesh, report):
     print(f"run_config.yaml: {shared} fields compared in type, {len(SAME_VALUE + PARALLEL) + 1} in value")
 
 
-def check(run, fixture, report, mesh=None, boxes=None):
+def check(run, fixture, report, mesh=None, boxes=None, is_padded=False):
     """All of it; every difference goes to the report. A mesh that is not the fixture's is given, and so are chunks, by key and shape."""
     if mesh and not boxes:
         boxes = lambda key, shape: expected.boxes(key, shape, mesh[0], mesh[3])
@@ -246,7 +262,7 @@ def check(run, fixture, report, mesh=None, boxes=None):
         manifest = json.load(file)
     # Ours is read by PyTorch as it is.
     ours, theirs = dcp.FileSystemReader(root).read_metadata(), read_metadata(their_root)
-    check_tensors(root, ours, theirs, manifest, boxes, report)
+    check_tensors(root, ours, theirs, manifest, boxes, mesh[0] if is_padded else None, report)
     check_objects(root, their_root, ours, theirs, report)
     check_train_state([
         (os.path.join(root, "train_state.pt"), os.path.join(their_root, "train_state.pt")),
@@ -255,7 +271,7 @@ def check(run, fixture, report, mesh=None, boxes=None):
     with open(os.path.join(root, "metadata.json")) as file:
         if found := difference(json.load(file), DESCRIPTION, "metadata.json"):
             report.bad(found)
-    check_run_config(os.path.join(root, "run_config.yaml"), os.path.join(their_root, "run_config.yaml"), mesh, report)
+    check_run_config(os.path.join(root, "run_config.yaml"), os.path.join(their_root, "run_config.yaml"), mesh, is_padded, report)
 
 
 def whole(key, shape):
@@ -268,11 +284,12 @@ def main(arguments):
     parser.add_argument("fixture")
     parser.add_argument("--mesh")
     parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--pad-vocab", action="store_true")
     arguments = parser.parse_args(arguments)
     mesh = [int(size) for size in arguments.mesh.split(",")] if arguments.mesh else None
     report = Report(20)
     try:
-        check(arguments.run, arguments.fixture, report, mesh, whole if arguments.whole else None)
+        check(arguments.run, arguments.fixture, report, mesh, whole if arguments.whole else None, arguments.pad_vocab)
     except (Exception, dcp.CheckpointException) as error:  # PyTorch derives its own from BaseException.
         traceback.print_exc()
         report.bad(f"cannot be checked: {type(error).__name__}: {error}")

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """What a Megatron checkpoint must hold, made from the Hugging Face directory alone: the mapping a second time, in PyTorch.
 
-  expected.py SOURCE TARGET [--without-mtp] [--manifest FILE]...
+  expected.py SOURCE TARGET [--without-mtp] [--pad-vocab TP] [--manifest FILE]...
 
 Writes every global tensor into TARGET, a safetensors file: gate above up, experts stacked, FP8 weights multiplied by their
 scales, and everything in BF16 but the routers' bias. Every tensor of SOURCE must be used once. Each manifest is that of a checkpoint
 of the real Megatron-Core: its tensors must have the sha256 of ours, and its chunks be those that `boxes` says.
+With --pad-vocab, embedding and head are then filled up with zeros, as Megatron-Bridge sizes them for so many tensor parallel ranks.
 Exit status 0 when nothing differs, 1 otherwise.
 """
-import argparse, hashlib, json, os, sys
+import argparse, hashlib, json, math, os, sys
 
 import safetensors.torch
 import torch
@@ -135,6 +136,24 @@ def megatron(config, tensors):
     return result
 
 
+# What Megatron makes longer than the vocabulary, and to a multiple of what for each rank.
+PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
+DIVISIBLE_BY = 1280
+
+
+def padded_size(vocabulary, ranks):
+    return math.ceil(vocabulary / (DIVISIBLE_BY * ranks)) * DIVISIBLE_BY * ranks
+
+
+def padded(tensors, ranks):
+    """The same with zeros below the rows of the vocabulary."""
+    result = dict(tensors)
+    for key in PADDED:
+        rows = padded_size(tensors[key].shape[0], ranks) - tensors[key].shape[0]
+        result[key] = torch.cat([tensors[key], torch.zeros(rows, tensors[key].shape[1], dtype=tensors[key].dtype)])
+    return result
+
+
 COLUMNS = ("linear_q_up_proj.weight", "linear_kv_up_proj.weight", "word_embeddings.weight", "output_layer.weight", "eh_proj.weight")
 
 
@@ -184,6 +203,7 @@ def main(arguments):
     parser.add_argument("source")
     parser.add_argument("target")
     parser.add_argument("--without-mtp", action="store_true")
+    parser.add_argument("--pad-vocab", type=int)
     parser.add_argument("--manifest", action="append", default=[])
     arguments = parser.parse_args(arguments)
     report = Report(20)
@@ -191,6 +211,8 @@ def main(arguments):
     for path in arguments.manifest:
         with open(path) as file:
             check(tensors, json.load(file), report)
+    if arguments.pad_vocab:
+        tensors = padded(tensors, arguments.pad_vocab)
     safetensors.torch.save_file(tensors, arguments.target)
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     print(f"{len(tensors)} global tensors, {size} bytes")

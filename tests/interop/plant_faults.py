@@ -21,6 +21,8 @@ NORM_STATE = "decoder.final_norm._extra_state/shard_0_1"
 GATED = "decoder.layers.1.mlp.linear_fc1.weight"
 DOWN = "decoder.layers.0.self_attention.linear_q_down_proj.weight"
 ROUTER_BIAS = "decoder.layers.7.mlp.router.expert_bias"
+EMBEDDING = "embedding.word_embeddings.weight"
+HEAD = "output_layer.weight"
 COMMON_FILE = "iter_0000000/common.pt"
 HEAD_STATE = "output_layer._extra_state/shard_0_1"
 INDEX = "model.safetensors.index.json"
@@ -74,6 +76,10 @@ def scenes(at):
         "export of f32": (at["f32_exported"], lambda copy, report: check_export.check(copy, at["f32_source"], False, None, report)),
         # One chunk for each tensor.
         "import, whole": (at["whole_run"], lambda copy, report: check_import.check(copy, at["cut_fixture"], report, boxes=check_import.whole)),
+        # A vocabulary that is padded.
+        "torch_dist, padded": (at["padded_run"], lambda copy, report: by_torch_dist(copy, at["padded_expected"], report)),
+        "import, padded": (at["padded_run"], lambda copy, report: check_import.check(copy, at["fixture"], report, [2, 1, 1, 1], is_padded=True)),
+        "ranks, padded": (at["padded_run"], lambda copy, report: check_ranks.check(copy, at["expected"], at["ranks"], report)),
         # GLM-5.3 from weights in FP8.
         "torch_dist of fp8": (at["fp8_run"], lambda copy, report: by_torch_dist(copy, at["fp8_expected"], report)),
         "ranks of fp8": (at["fp8_run"], lambda copy, report: check_ranks.check(copy, at["fp8_expected"], at["fp8_ranks"], report)),
@@ -284,6 +290,26 @@ def rewrite(name, change, cut=lambda chunks: chunks):
                 part = value[tuple(slice(at, at + extent) for at, extent in zip(chunk.offsets, chunk.sizes))]
                 store(run, metadata, MetadataIndex(name, chunk.offsets), part.clone())
     return damage
+
+
+def with_one(row):
+    """A value in some row that is another than it was."""
+    def change(value):
+        value = value.clone()
+        value[row, 0] = 1 if value[row, 0] != 1 else 2
+        return value
+    return change
+
+
+def shorter(rows):
+    """A tensor without its last rows, cut as it was but for these."""
+    def change(value):
+        return value[:-rows].clone()
+
+    def cut(chunks):
+        *rest, (offsets, sizes) = chunks
+        return [*rest, (offsets, (sizes[0] - rows, *sizes[1:]))]
+    return change, cut
 
 
 def a_row_off(chunks):
@@ -553,6 +579,17 @@ FAULTS = [
     ("import by rule", "expert_tensor_parallel_size", "another mesh", text(r"^( +expert_tensor_parallel_size:).*$", r"\1 1")),
     ("import, cut", "pipeline_model_parallel_size", "another mesh", text(r"^( +pipeline_model_parallel_size:).*$", r"\1 1")),
     ("import, whole", "chunks otherwise", "a tensor cut in two", cut_in_two),
+    ("torch_dist, padded", f"{EMBEDDING}: bits differ", "padding that is no zero", rewrite(EMBEDDING, with_one(-1))),
+    ("torch_dist, padded", f"{HEAD}: bits differ", "a row of the vocabulary changed", rewrite(HEAD, with_one(255))),
+    ("torch_dist, padded", f"{EMBEDDING}: shape", "padding of another length", rewrite(EMBEDDING, *shorter(128))),
+    ("import, padded", "the padding below row 256 is not zeros", "padding that is no zero", rewrite(HEAD, with_one(256))),
+    ("import, padded", f"{EMBEDDING}: sha256", "a row of the vocabulary changed", rewrite(EMBEDDING, with_one(255))),
+    ("import, padded", f"{HEAD}: shape", "padding of another length", rewrite(HEAD, *shorter(1280))),
+    ("import, padded", f"{HEAD}: cut into 2 chunks otherwise", "a border one row off", rewrite(HEAD, torch.clone, a_row_off)),
+    ("import, padded", "should_pad_vocab", "padding that is not said", text(r"^( +should_pad_vocab:).*$", r"\1 false")),
+    ("import, padded", "vocab_size", "the padded size for the true one", text(r"^( +vocab_size:).*$", r"\1 2560")),
+    ("import, padded", "make_vocab_size_divisible_by", "another multiple", text(r"^( +make_vocab_size_divisible_by:).*$", r"\1 128")),
+    ("ranks, padded", "bits differ", "a row of the vocabulary changed", rewrite(HEAD, with_one(255))),
     ("ranks", "bits differ", "gate and up swapped", swap(GATED, [(0, 2), (1, 3)])),
     ("ranks", "bits differ", "two experts swapped", swap(EXPERTS, [(0, 2), (1, 3)])),
     ("ranks", "bits differ", "a chunk's data one row off", rewrite(GATED, lambda value: value.roll(1, 0))),

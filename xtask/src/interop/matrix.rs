@@ -40,6 +40,8 @@ pub(crate) struct Import {
     /// Parallel sizes: tensor, pipeline, expert, expert-tensor.
     pub(crate) mesh: [u32; 4],
     pub(crate) chunks: Chunks,
+    /// Whether the vocabulary is padded.
+    pub(crate) pads: bool,
 }
 
 /// A checkpoint in the tree and everything that is done with it.
@@ -68,8 +70,8 @@ const fn golden(name: &'static str, mesh: [u32; 4]) -> Golden {
 }
 
 const fn on(mesh: [u32; 4]) -> Import {
-    let chunks = Chunks::Megatron;
-    Import { mesh, chunks }
+    let (chunks, pads) = (Chunks::Megatron, false);
+    Import { mesh, chunks, pads }
 }
 
 /// The config that a run directory keeps for the way back.
@@ -91,8 +93,12 @@ pub(crate) const MODELS: [Model; 4] = [
             on([2, 2, 2, 1]),
             on([2, 1, 2, 2]),
             Import {
-                mesh: [2, 2, 2, 1],
                 chunks: Chunks::Whole,
+                ..on([2, 2, 2, 1])
+            },
+            Import {
+                pads: true,
+                ..on([2, 1, 1, 1])
             },
         ],
         changed_by_export: &[],
