@@ -12,6 +12,7 @@
 )]
 
 mod bounded;
+mod config_keys;
 mod counts;
 mod damage;
 mod decoding;
@@ -24,6 +25,7 @@ mod fp8;
 mod import;
 mod mixed;
 mod padding;
+mod provider;
 mod refusals;
 mod shards;
 mod stages;

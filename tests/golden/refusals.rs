@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::world::{both_ways, fixture, import, in_memory, iteration, on_disk, options};
 
-fn tiny_config() -> Value {
+pub(crate) fn tiny_config() -> Value {
     serde_json::from_slice(&std::fs::read(fixture("glm52-tiny/config.json")).unwrap()).unwrap()
 }
 
@@ -143,61 +143,6 @@ fn fc_23_a_mesh_that_cannot_split_a_dimension_is_refused_with_the_valid_choices(
 }
 
 #[test]
-fn config_values_that_would_compute_something_else_are_refused_by_key() {
-    both_ways(|family| {
-        let cases = [
-            ("scoring_func", json!("softmax")),
-            ("hidden_act", json!("gelu")),
-            ("rope_interleave", json!(false)),
-            ("indexer_rope_interleave", json!(false)),
-            ("tie_word_embeddings", json!(true)),
-            ("attention_bias", json!(true)),
-            ("qk_head_dim", json!(41)),
-            ("q_lora_rank", Value::Null),
-            ("num_hidden_layers", json!(0)),
-            ("num_hidden_layers", json!(9)),
-            ("n_routed_experts", json!("8")),
-            ("num_nextn_predict_layers", json!(2)),
-            ("num_nextn_predict_layers", json!("one")),
-            ("vocab_size", json!(1u64 << 40)),
-            ("n_routed_experts", json!(1u64 << 31)),
-        ];
-        for (key, value) in cases {
-            let error = refused(family, |config| config[key] = value.clone());
-            assert!(
-                ["config/value", "bridge/unsupported"].contains(&error.slug()),
-                "{key}: {error}"
-            );
-            // Another number of layers contradicts the lists, and those are named.
-            let named = if value == json!(9) {
-                "indexer_types"
-            } else {
-                key
-            };
-            assert!(error.to_string().contains(named), "{key}: {error}");
-        }
-        let error = refused(family, |config| {
-            config["rope_parameters"]["rope_type"] = json!("yarn")
-        });
-        assert!(
-            error
-                .to_string()
-                .contains("rope_parameters.rope_type is \"yarn\", expected \"default\""),
-            "{error}"
-        );
-        let error = refused(family, |config| {
-            drop(config.as_object_mut().unwrap().remove("rope_parameters"))
-        });
-        assert!(
-            error
-                .to_string()
-                .contains("rope_parameters.rope_theta is absent"),
-            "{error}"
-        );
-    });
-}
-
-#[test]
 fn fc_05_an_indexer_list_of_another_length_is_refused_with_both_lengths() {
     both_ways(|family| {
         let error = refused(family, |config| {
@@ -224,47 +169,6 @@ fn fc_05_the_indexer_list_decides_over_frequency_and_offset_and_says_so() {
             "{notices}"
         );
         assert_eq!(plan.summary().source.tensors, 296);
-    });
-}
-
-#[test]
-fn the_two_numbers_of_the_schedule_follow_the_layers() {
-    both_ways(|family| {
-        let numbers = |change: &dyn Fn(&mut Value)| {
-            let mut config = tiny_config();
-            change(&mut config);
-            let plan = plan_config(family, &config).unwrap();
-            let provider = &plan.spec().provider;
-            let of = |field: &str| provider[field].as_u64().unwrap();
-            let numbers = (
-                of("dsa_indexer_topk_freq"),
-                of("dsa_indexer_skip_topk_offset"),
-            );
-            (numbers, plan.summary().notices.join("\n"))
-        };
-        let ((frequency, offset), notices) = numbers(&|_| ());
-        assert_eq!((frequency, offset), (4, 3));
-        assert!(!notices.contains("run_config.yaml"), "{notices}");
-        let without = |config: &mut Value| {
-            for key in ["index_topk_freq", "index_skip_topk_offset"] {
-                config.as_object_mut().unwrap().remove(key);
-            }
-        };
-        let (found, notices) = numbers(&without);
-        assert_eq!(found, (4, 3));
-        assert!(notices.contains("follow from the layers"), "{notices}");
-        let (found, notices) = numbers(&|config| config["index_topk_freq"] = json!(2));
-        assert_eq!(found, (4, 3));
-        assert!(notices.contains("contradicts indexer_types"), "{notices}");
-        // Full, shared, full, full: no two numbers say so.
-        let (found, notices) = numbers(&|config| {
-            config["indexer_types"][1] = json!("shared");
-        });
-        assert_eq!(found, (4, 3));
-        assert!(
-            notices.contains("no dsa_indexer_topk_freq and offset express these layers"),
-            "{notices}"
-        );
     });
 }
 

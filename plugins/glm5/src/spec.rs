@@ -17,7 +17,8 @@ pub struct Release {
 }
 
 /// The family's differences, all of them, in one table. A config says which row it is by what it holds, not by a name;
-/// releases that no config tells apart share a row.
+/// releases that no config tells apart share a row. What else tells 5.2 and 5.3 from 5 and 5.1, the base of the rotary
+/// embedding, the length of the context, a `head_dim` that is no width, are values of the config and no code.
 pub const RELEASES: &[Release] = &[
     Release {
         name: "glm-5 or glm-5.1",
@@ -161,20 +162,17 @@ pub const PROVIDER: &str = "megatron.bridge.models.glm_moe_dsa.glm5_provider.GLM
 /// Provider fields that are the same for every model of the family, whatever its config says.
 #[must_use]
 pub fn fixed_provider_fields() -> Map<String, Value> {
-    let torch = |name: &str| json!({"_target_": format!("torch.{name}"), "_call_": false});
     object(json!({
         "activation_func": torch("nn.functional.silu"),
         "add_bias_linear": false,
         "apply_rope_fusion": false,
         "attention_softmax_in_fp32": false,
-        "bf16": true,
         "cp_comm_type": "allgather",
         "dsa_indexer_k_norm_epsilon": 1e-6,
         "dsa_indexer_loss_coeff": 0.001,
         "dsa_indexer_rotate_activation": false,
         "dsa_indexer_use_sparse_loss": true,
         "experimental_attention_variant": "dsa",
-        "fp16": false,
         "gated_linear_unit": true,
         "hidden_dropout": 0.0,
         "is_hybrid_model": true,
@@ -197,7 +195,6 @@ pub fn fixed_provider_fields() -> Map<String, Value> {
         "mscale_all_dim": 1.0,
         "multi_latent_attention": true,
         "normalization": "RMSNorm",
-        "params_dtype": torch("bfloat16"),
         "position_embedding_type": "rope",
         "qk_layernorm": true,
         "rope_type": "yarn",
@@ -206,6 +203,11 @@ pub fn fixed_provider_fields() -> Map<String, Value> {
         "share_embeddings_and_output_weights": false,
         "should_pad_vocab": false,
     }))
+}
+
+/// A thing of PyTorch, as `run_config.yaml` names one.
+pub(crate) fn torch(name: &str) -> Value {
+    json!({"_target_": format!("torch.{name}"), "_call_": false})
 }
 
 /// The fields of a JSON object; none of anything else.
