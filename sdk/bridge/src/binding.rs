@@ -209,7 +209,8 @@ impl Mapping {
             .collect()
     }
 
-    /// An error if there is a violation; with advice if all that is wrong is that a part of the model is not there.
+    /// An error if there is a violation; with advice if one thing explains it: a part of the model that is not there, or a number
+    /// of the config that is another in every shape.
     fn refuse(&self, violations: Vec<Violation>, tensors: &[Option<usize>]) -> Result<(), Error> {
         if violations.is_empty() {
             return Ok(());
@@ -219,10 +220,45 @@ impl Mapping {
         let mut not_there = self.tensors.iter().zip(tensors);
         let only_mtp = not_there.all(|(tensor, found)| found.is_some() != is_mtp(tensor));
         let is_missing = |violation: &Violation| matches!(violation, Violation::Missing { .. });
-        let advice = (only_mtp && violations.len() == mtp_tensors && violations.iter().all(is_missing) && !tensors.is_empty())
-            .then(|| format!("the source holds none of its {mtp_tensors} MTP tensors; `--mtp drop` converts the rest"));
+        let is_without_mtp = only_mtp
+            && violations.len() == mtp_tensors
+            && violations.iter().all(is_missing)
+            && !tensors.is_empty();
+        let advice = if is_without_mtp {
+            Some(format!(
+                "the source holds none of its {mtp_tensors} MTP tensors; `--mtp drop` converts the rest"
+            ))
+        } else {
+            one_other_extent(&violations).map(|(expected, found)| {
+                format!(
+                    "every shape that differs has {found} where the config leads to {expected}; look for {expected} in the config"
+                )
+            })
+        };
         Err(Error::NotTotal { violations, advice })
     }
+}
+
+/// The one number of the config that explains every shape that is another, if one does: what was expected, and what is there.
+fn one_other_extent(violations: &[Violation]) -> Option<(u64, u64)> {
+    let shapes = violations.iter().filter_map(|violation| match violation {
+        Violation::Shape {
+            expected, found, ..
+        } => Some((expected.extents(), found.extents())),
+        _ => None,
+    });
+    let mut other = None;
+    for (expected, found) in shapes {
+        if expected.len() != found.len() {
+            return None;
+        }
+        for (&expected, &found) in expected.iter().zip(found) {
+            if expected != found && *other.get_or_insert((expected, found)) != (expected, found) {
+                return None;
+            }
+        }
+    }
+    other
 }
 
 /// Whether elements cannot be read because of it; another dtype than the rule accepts can.
