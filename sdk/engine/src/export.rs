@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use rialto_bridge::{Bridge, Claim, ConfigEdit, MapOptions, Mapping, ModelSpec, Piece, RawConfig};
+use rialto_bridge::{
+    Bridge, Claim, ConfigEdit, MapOptions, Mapping, ModelSpec, Piece, RawConfig, StoredTensor,
+};
 use rialto_checkpoint::hf::{self, HfPlan, INDEX_FILE};
 use rialto_checkpoint::store::{FileEntry, Store, Subdirectory, Target};
 use rialto_checkpoint::torch_dist::{
@@ -129,11 +131,16 @@ impl MegatronSource {
         family: &dyn Bridge,
         spec: &ModelSpec,
         options: &MapOptions,
+        inventory: &[StoredTensor],
     ) -> Result<Vec<String>, Error> {
-        let Some(stored) = &self.stored else {
+        let Some(config) = &self.stored else {
             return Ok(Vec::new());
         };
-        let stored = family.map_config(stored, options)?;
+        let mut stored = family.map_config(config, options)?;
+        if stored.dims.mtp_layers > spec.dims.mtp_layers {
+            // An import may have left out what its config describes; then a reference that describes none is right.
+            stored = Reading::of(family, config, Format::Megatron, inventory, &[])?.spec;
+        }
         let mut differences = Vec::new();
         let (ours, theirs) = (serde_json::json!(stored.dims), serde_json::json!(spec.dims));
         // Sizes must agree; other values are the user's to choose, and are named in the notices.
@@ -230,7 +237,7 @@ impl ExportPlan {
             mapping,
             forms,
         } = Reading::of(family, config, Format::Megatron, &inventory, &options.forms)?;
-        let reference_notices = source.check_reference(family, &spec, &map_options)?;
+        let reference_notices = source.check_reference(family, &spec, &map_options, &inventory)?;
         let cut = padding::left_out(&mapping, &spec, source.run.store.as_ref())?;
         let held = |inventory: &[_]| mapping.find_params(inventory).violations;
         let (skipped, ignore_notices) = ignored::take_out(&mut inventory, &options.ignore, held)?;

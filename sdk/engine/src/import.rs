@@ -70,17 +70,17 @@ impl ImportPlan {
         store: Arc<dyn Store>,
         options: &Options,
     ) -> Result<ImportPlan, Error> {
-        // Shards without their index are no checkpoint, and no config alone either: opening says what is missing.
-        let (source, config) = if hf::holds_weight_files(store.as_ref())? {
-            let source = HfCheckpoint::open(store)?;
-            let config = RawConfig::parse(source.config())?;
-            (Some(source), config)
-        } else {
-            (None, source_config(store.as_ref())?)
-        };
+        // Whose model it is comes first: files that nobody here can read need not be right.
+        let config = source_config(store.as_ref())?;
         let reason = match family.claim(&config)? {
             Claim::Yes { reason, .. } => reason,
             Claim::No { reason } => return Err(Error::NotClaimed { reason }),
+        };
+        // Shards without their index are no checkpoint, and no config alone either: opening says what is missing.
+        let source = if hf::holds_weight_files(store.as_ref())? {
+            Some(HfCheckpoint::open(store)?)
+        } else {
+            None
         };
         let map_options = MapOptions {
             mtp: options.mtp,
