@@ -231,3 +231,104 @@ fn fc_47_force_replaces_the_target_as_a_whole() {
     );
     assert!(!run.join("precious").exists() && run.join("iter_0000000/.metadata").exists());
 }
+
+/// The only values that an export changes are printed, and everything else is the reference's, byte for byte.
+#[test]
+fn fc_01_an_export_prints_what_it_changes_of_the_reference_and_changes_no_more() {
+    let scratch = scratch();
+    let (run, reference, exported) = (
+        scratch.path().join("run"),
+        scratch.path().join("reference"),
+        scratch.path().join("exported"),
+    );
+    rialto([
+        "import",
+        text(&fixture("glm53-tiny")),
+        text(&run),
+        "--mtp",
+        "drop",
+    ]);
+    std::fs::create_dir(&reference).unwrap();
+    let own = std::fs::read_to_string(fixture("glm53-tiny/config.json")).unwrap();
+    let (before, _) = own.split_once(",\n  \"quantization_config\"").unwrap();
+    // A context of another length and a key that nobody knows, in front and in a style of its own.
+    let odd = before.replacen('{', "{\"zz\" :{ \"a\":1.0e0 },", 1);
+    let context = odd.find("\"max_position_embeddings\": ").unwrap();
+    let end = context + odd[context..].find(',').unwrap();
+    let odd = format!(
+        "{}\"max_position_embeddings\":\t1048576{}",
+        &odd[..context],
+        &odd[end..]
+    );
+    std::fs::write(reference.join("config.json"), own.replacen(before, &odd, 1)).unwrap();
+    let arguments = [
+        "export",
+        text(&run),
+        text(&exported),
+        "--reference",
+        text(&reference),
+    ];
+    let result = rialto(arguments.into_iter().chain(["--json"])).result();
+    let notices = result["notices"].as_array().unwrap().iter();
+    let edits: Vec<&str> = notices
+        .map(|line| line.as_str().unwrap())
+        .filter(|line| line.starts_with("config.json: ") && !line.contains("kept without"))
+        .collect();
+    let expected = [
+        "config.json: num_nextn_predict_layers changes from 1 to 0",
+        "config.json: quantization_config is removed",
+    ];
+    assert_eq!(edits, expected);
+    let expected = odd.replace(
+        "\"num_nextn_predict_layers\": 1",
+        "\"num_nextn_predict_layers\": 0",
+    );
+    assert_ne!(expected, odd);
+    let found = std::fs::read_to_string(exported.join("config.json")).unwrap();
+    assert_eq!(found, format!("{expected}\n}}"));
+    // A person reads the same.
+    let again = scratch.path().join("again");
+    let person = rialto([
+        "export",
+        text(&run),
+        text(&again),
+        "--reference",
+        text(&reference),
+    ]);
+    for line in edits {
+        let printed = person.stdout.contains(line) || person.stderr.contains(line);
+        assert!(printed, "{line}: {person:?}");
+    }
+}
+
+/// Files that are no JSON, no text and of no kind: nothing looks into them on either way.
+#[test]
+fn fc_07_side_files_of_any_content_travel_through_the_binary() {
+    let scratch = scratch();
+    let (source, run, exported) = (
+        scratch.path().join("source"),
+        scratch.path().join("run"),
+        scratch.path().join("exported"),
+    );
+    std::fs::create_dir(&source).unwrap();
+    for (name, bytes) in contents(&fixture("glm52-tiny")) {
+        std::fs::write(source.join(name), bytes).unwrap();
+    }
+    let side: [(&str, &[u8]); 6] = [
+        ("chat_template.jinja", b"{% break %}\r\n\xff\x00"),
+        ("generation_config.json", b"{\"a\": 1, \"a\": 2"),
+        ("merges.txt", b""),
+        ("special_tokens_map.json", b"[]]"),
+        ("tokenizer.json", b"\x80\x04."),
+        ("tokenizer_config.json", b"{\"model_max_length\": 1e400}"),
+    ];
+    for (name, bytes) in side {
+        std::fs::write(source.join(name), bytes).unwrap();
+    }
+    let imported = rialto(["import", text(&source), text(&run), "--json"]).result();
+    assert_eq!(imported["side_files"], 6);
+    assert_eq!(rialto(["export", text(&run), text(&exported)]).code, 0);
+    for (name, bytes) in side {
+        assert_eq!(std::fs::read(exported.join(name)).unwrap(), bytes, "{name}");
+    }
+}

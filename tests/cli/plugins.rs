@@ -102,6 +102,63 @@ fn fc_08_an_architecture_that_no_plugin_takes_is_named_with_those_available() {
     );
 }
 
+/// A relative of the family, with weights that would each be an error to read.
+#[test]
+fn fc_08_a_relative_is_refused_by_every_command_before_its_weights_are_read() {
+    let scratch = scratch();
+    let (source, target) = (scratch.path().join("source"), scratch.path().join("target"));
+    std::fs::create_dir(&source).unwrap();
+    let shard = std::fs::File::create(source.join("model-00001-of-00002.safetensors")).unwrap();
+    // A header that claims more than there is, in front of more than fits in memory.
+    shard.set_len(1 << 40).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&shard, &u64::MAX.to_le_bytes(), 0).unwrap();
+    std::fs::write(source.join("model.safetensors.index.json"), "{").unwrap();
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(fixture("glm52-tiny/config.json")).unwrap()).unwrap();
+    let run = fixture("megatron/glm52-tiny-mtp-tp1/ckpt");
+    for (architecture, model_type, found) in [
+        (
+            "Glm5NextForCausalLM",
+            "glm5_next",
+            "architectures is Glm5NextForCausalLM",
+        ),
+        (
+            "GlmMoeDsaForCausalLM",
+            "glm5_next",
+            "model_type is \"glm5_next\"",
+        ),
+        (
+            "GlmMoeDsaForCausalLm",
+            "glm_moe_dsa",
+            "architectures is GlmMoeDsaForCausalLm",
+        ),
+    ] {
+        config["architectures"] = json!([architecture]);
+        config["model_type"] = json!(model_type);
+        std::fs::write(source.join("config.json"), config.to_string()).unwrap();
+        for arguments in [
+            vec!["plan", text(&source)],
+            vec!["import", text(&source), text(&target)],
+            vec![
+                "export",
+                text(&run),
+                text(&target),
+                "--reference",
+                text(&source),
+            ],
+        ] {
+            let error =
+                rialto(arguments.into_iter().chain(["--json"])).error(4, "plugin/unclaimed");
+            let message = error["message"].as_str().unwrap();
+            assert!(
+                message.contains(found) && message.contains("GlmMoeDsaForCausalLM"),
+                "{message}"
+            );
+            assert!(!target.exists());
+        }
+    }
+}
+
 #[test]
 fn an_empty_list_says_where_plugins_were_looked_for_in_order() {
     // Beside the binary itself the build puts a plugin.

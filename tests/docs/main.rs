@@ -68,3 +68,84 @@ fn every_code_has_a_row_and_no_kind_has_another() {
     let codes = documented().into_values();
     assert!(codes.into_iter().all(|code| (1..=13).contains(&code)));
 }
+
+/// Where text names a release of the family: `GLM-x.y` in any spelling, or its number alone.
+fn release_names(text: &str) -> Vec<String> {
+    let text = text.to_lowercase();
+    let digit = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+    let number = |at: usize| {
+        let is_version = at > 0 && (digit(at - 1) || text.as_bytes()[at - 1] == b'.');
+        !is_version && text[at..].starts_with("5.") && digit(at + 2)
+    };
+    let named = |at: usize| {
+        let rest = text[at..].strip_prefix("glm").map(|rest| {
+            let rest = rest.trim_start_matches(['-', '_', ' ']);
+            rest.strip_prefix('5')
+                .map(|rest| rest.trim_start_matches(['-', '_', '.']))
+        });
+        let rest = rest.flatten();
+        rest.is_some_and(|rest| rest.starts_with(|next: char| next.is_ascii_digit()))
+    };
+    let places = text.char_indices().map(|(at, _)| at);
+    let found = places.filter(|&at| number(at) || named(at));
+    found
+        .map(|at| text[at..].chars().take(20).collect())
+        .collect()
+}
+
+/// The files of a folder that end in `.rs`, with their names from that folder on.
+fn sources(folder: &Path, prefix: &str, found: &mut BTreeMap<String, String>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy();
+        if path.is_dir() {
+            sources(&path, &format!("{prefix}{name}/"), found);
+        } else if name.ends_with(".rs") {
+            let text = std::fs::read_to_string(&path).expect("a source is text");
+            found.insert(format!("{prefix}{name}"), text);
+        }
+    }
+}
+
+/// What tells releases apart is in one table; elsewhere the family reads what a config holds.
+#[test]
+fn the_releases_of_the_family_are_named_in_one_table_only() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/glm5/src");
+    let mut files = BTreeMap::new();
+    sources(&folder, "", &mut files);
+    let table = files.remove("spec.rs").expect("the table's file");
+    assert!(files.contains_key("config/rope.rs"), "{:?}", files.keys());
+    let naming: Vec<_> = files
+        .iter()
+        .filter(|(_, text)| !release_names(text).is_empty())
+        .map(|(name, text)| (name, release_names(text)))
+        .collect();
+    assert!(naming.is_empty(), "{naming:?}");
+    // The search finds what it is to find: every row of the table, and each spelling.
+    let names = rialto_glm5::spec::RELEASES.iter().map(|row| row.name);
+    for name in names {
+        assert!(table.contains(&format!("name: \"{name}\"")), "{name}");
+    }
+    let rest = table.split_once("];").expect("the table ends").1;
+    assert_eq!(release_names(rest), [""; 0]);
+    for text in [
+        "as GLM-5.2 does",
+        "glm52",
+        "GLM_5_1",
+        "5.3 only",
+        "glm 5.1",
+        "(5.2)",
+    ] {
+        assert!(!release_names(text).is_empty(), "{text}");
+    }
+    for text in [
+        "glm5::config",
+        "the GLM-5 family",
+        "1e-5, 0.5",
+        "15.0",
+        "0.5.1",
+        "2.5",
+    ] {
+        assert_eq!(release_names(text), [""; 0], "{text}");
+    }
+}

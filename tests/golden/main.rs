@@ -26,6 +26,7 @@ mod import;
 mod mixed;
 mod padding;
 mod provider;
+mod reference;
 mod refusals;
 mod shards;
 mod stages;

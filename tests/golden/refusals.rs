@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use rialto_bridge::{Bridge, Claim, Mesh, MtpPolicy, RawConfig};
-use rialto_checkpoint::store::MemoryStore;
-use rialto_engine::{DtypeChoice, Error, ImportPlan, Options, source_config};
+use rialto_checkpoint::store::{MemoryStore, Store};
+use rialto_engine::{DtypeChoice, Error, ExportOptions, ImportPlan, Options, source_config};
 use serde_json::{Value, json};
 
-use crate::world::{both_ways, fixture, import, in_memory, iteration, on_disk, options};
+use crate::world::{
+    GOLDENS, both_ways, export, fixture, import, in_memory, iteration, on_disk, options,
+};
 
 pub(crate) fn tiny_config() -> Value {
     serde_json::from_slice(&std::fs::read(fixture("glm52-tiny/config.json")).unwrap()).unwrap()
@@ -73,19 +75,145 @@ fn another_quantization_than_the_codec_s_is_refused_by_its_key() {
     });
 }
 
+/// Near matches are no matches: a model that is nearly this one computes something else.
 #[test]
-fn other_architectures_are_not_claimed() {
+fn fc_08_another_architecture_is_refused_by_name_before_any_weight_is_read() {
     both_ways(|family| {
-        for architectures in [
-            json!(["Glm5NextForCausalLM"]),
-            json!([]),
-            json!(["GlmMoeDsaForCausalLM", "Other"]),
-        ] {
+        let own = "GlmMoeDsaForCausalLM";
+        let cases = [
+            (
+                json!(["Glm5NextForCausalLM"]),
+                json!("glm5_next"),
+                "architectures is Glm5NextForCausalLM, not",
+            ),
+            (
+                json!(["DeepseekV32ForCausalLM"]),
+                json!("deepseek_v32"),
+                "architectures is DeepseekV32ForCausalLM, not",
+            ),
+            (
+                json!(["GlmMoeDsaForCausalLm"]),
+                json!("glm_moe_dsa"),
+                "architectures is GlmMoeDsaForCausalLm, not",
+            ),
+            (
+                json!(["GlmMoeDsaForCausalLM "]),
+                json!("glm_moe_dsa"),
+                "architectures is GlmMoeDsaForCausalLM , not",
+            ),
+            (
+                json!(["GlmMoeDsaModel"]),
+                json!("glm_moe_dsa"),
+                "architectures is GlmMoeDsaModel, not",
+            ),
+            (
+                json!([own, "Other"]),
+                json!("glm_moe_dsa"),
+                "architectures is GlmMoeDsaForCausalLM, Other, not",
+            ),
+            (
+                json!([]),
+                json!("glm_moe_dsa"),
+                "architectures is none, not",
+            ),
+            (
+                Value::Null,
+                json!("glm_moe_dsa"),
+                "architectures is none, not",
+            ),
+            (
+                json!([own]),
+                json!("glm5_next"),
+                "and model_type is \"glm5_next\", not \"glm_moe_dsa\"",
+            ),
+            (
+                json!([own]),
+                json!("glm_moe_dsa_next"),
+                "and model_type is \"glm_moe_dsa_next\", not \"glm_moe_dsa\"",
+            ),
+            (
+                json!([own]),
+                json!(["glm_moe_dsa"]),
+                "and model_type is [\"glm_moe_dsa\"], not \"glm_moe_dsa\"",
+            ),
+        ];
+        for (architectures, model_type, expected) in cases {
+            let source = in_memory("glm52-tiny");
             let mut config = tiny_config();
             config["architectures"] = architectures;
-            let config = RawConfig::parse(config.to_string().as_bytes()).unwrap();
-            assert!(matches!(family.claim(&config).unwrap(), Claim::No { .. }));
+            config["model_type"] = model_type;
+            source
+                .insert("config.json", config.to_string().into_bytes())
+                .unwrap();
+            // To read it would be another error.
+            source
+                .insert(
+                    "model-00001-of-00003.safetensors",
+                    b"no safetensors".as_slice(),
+                )
+                .unwrap();
+            let error =
+                ImportPlan::new(family, Arc::new(source.clone()), &Options::default()).unwrap_err();
+            assert_eq!(error.slug(), "engine/not-claimed", "{error}");
+            let text = error.to_string();
+            assert!(text.contains(expected) && text.contains(own), "{text}");
+            // The other way asks the same question of the reference.
+            let reference = Some(Arc::new(source) as Arc<dyn Store>);
+            let error = export(
+                family,
+                GOLDENS[0].run(),
+                reference,
+                &ExportOptions::default(),
+            );
+            assert_eq!(
+                error.unwrap_err().slug(),
+                "engine/not-claimed",
+                "{expected}"
+            );
         }
+        let config = RawConfig::parse(tiny_config().to_string().as_bytes()).unwrap();
+        assert!(matches!(family.claim(&config).unwrap(), Claim::Yes { .. }));
+    });
+}
+
+/// Wherever the tensors have another number than the config, the one line of advice says both.
+#[test]
+fn one_number_of_the_config_that_the_tensors_contradict_is_named_with_theirs() {
+    both_ways(|family| {
+        for (key, own, others) in [
+            ("n_routed_experts", 8, [7, 9, 256]),
+            ("moe_intermediate_size", 20, [10, 24, 28]),
+            ("q_lora_rank", 48, [40, 50, 96]),
+        ] {
+            for other in others {
+                let source = in_memory("glm52-tiny");
+                let mut config = tiny_config();
+                config[key] = json!(other);
+                source
+                    .insert("config.json", config.to_string().into_bytes())
+                    .unwrap();
+                let error = ImportPlan::new(family, Arc::new(source), &options(MtpPolicy::Keep))
+                    .unwrap_err();
+                assert_eq!(error.slug(), "weight-map/not-total", "{key}: {error}");
+                let expected =
+                    format!("every shape that differs has {own} where the config leads to {other}");
+                let help = error
+                    .help()
+                    .unwrap_or_else(|| panic!("{key} {other}: no advice"));
+                assert!(help.starts_with(&expected), "{help}");
+            }
+        }
+        // Two numbers are not explained by one.
+        let source = in_memory("glm52-tiny");
+        let mut config = tiny_config();
+        config["n_routed_experts"] = json!(9);
+        config["kv_lora_rank"] = json!(34);
+        source
+            .insert("config.json", config.to_string().into_bytes())
+            .unwrap();
+        let error =
+            ImportPlan::new(family, Arc::new(source), &options(MtpPolicy::Keep)).unwrap_err();
+        assert_eq!(error.help(), None);
     });
 }
 
