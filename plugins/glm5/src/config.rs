@@ -276,7 +276,7 @@ fn read_model(
         qk_rope_head_dim: rope,
         v_head_dim: positive(config, "v_head_dim")?,
         index_n_heads: positive(config, "index_n_heads")?,
-        index_head_dim: positive(config, "index_head_dim")?,
+        index_head_dim: index_width(config, rope)?,
         n_routed_experts: experts::routed(config, notices)?,
         n_shared_experts: positive(config, "n_shared_experts")?,
         moe_intermediate_size: positive(config, "moe_intermediate_size")?,
@@ -289,6 +289,16 @@ fn read_model(
         mtp_layers_dropped,
         is_fp8: is_fp8(config),
     })
+}
+
+/// The width of the indexer's heads, of which the first part is turned as far as in the others.
+fn index_width(config: &RawConfig, rope: u64) -> Result<u64, Error> {
+    let key = "index_head_dim";
+    let width = positive(config, key)?;
+    if width < rope {
+        return Err(config.wrong(key, &format!("at least the rotary width {rope}")));
+    }
+    Ok(width)
 }
 
 /// Most that a size may be: 2^31, so that twice the product of any two fits in 64 bits.

@@ -170,6 +170,10 @@ fn the_rope_width_is_what_the_sum_leaves() {
             "qk_rope_head_dim is absent, expected a whole number",
         ),
         (
+            json!({"index_head_dim": 15}),
+            "index_head_dim is 15, expected at least the rotary width 16",
+        ),
+        (
             json!({"qk_rope_head_dim": "wide"}),
             "qk_rope_head_dim is \"wide\", expected a whole number",
         ),
