@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rialto_bridge::binding::TensorBinding;
 use rialto_bridge::{
-    Bridge, Claim, Codec, Forms, MapOptions, Mapping, Mesh, ModelSpec, Piece, PipelineLayout,
+    Bridge, Claim, Codec, Forms, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout,
     PipelineRequest, RawConfig, StateValue, StoredTensor,
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
@@ -164,12 +164,12 @@ impl ImportPlan {
         &self.summary
     }
 
-    /// The sizes of each dimension of a mesh that fit, and what the largest rank holds at each number of stages. `mesh`
-    /// gives the other sizes.
+    /// The sizes of each dimension of a mesh that fit, and what the largest rank holds at each number of stages. The mesh of
+    /// `options` gives the other sizes, which need not be the plan's.
     ///
     /// Errors: [`rialto_bridge::Error::Mesh`] if those do not divide the model.
-    pub fn suggest(&self, family: &dyn Bridge, mesh: &Mesh) -> Result<Suggestions, Error> {
-        stages::suggest(family, &self.spec, &self.mapping, &self.dtypes, mesh)
+    pub fn suggest(&self, family: &dyn Bridge, options: &Options) -> Result<Suggestions, Error> {
+        stages::suggest(family, &self.spec, &self.mapping, &self.dtypes, options)
     }
 
     /// The model as the family read it.

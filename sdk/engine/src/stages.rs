@@ -1,10 +1,12 @@
 //! What each rank of a mesh holds of a model, stage by stage.
 
-use rialto_bridge::{Bridge, Mapping, Mesh, MeshAxis, ModelSpec, Placement, Stage};
-use rialto_tensor::Dtype;
+use rialto_bridge::{
+    Bridge, Mapping, Mesh, MeshAxis, ModelSpec, ParamDecl, PipelineRequest, Placement, Stage,
+};
+use rialto_tensor::{Dtype, Shape};
 use serde::Serialize;
 
-use crate::{Error, beside};
+use crate::{Error, Options, beside};
 
 /// A pipeline stage, and what each of its ranks holds. All of them hold equally much: whatever is cut is cut evenly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -164,22 +166,32 @@ pub(crate) fn suggest(
     spec: &ModelSpec,
     mapping: &Mapping,
     dtypes: &[Dtype],
-    mesh: &Mesh,
+    options: &Options,
 ) -> Result<Suggestions, Error> {
+    let mesh = &options.mesh;
+    let padded = match options.pads_vocabulary {
+        true => Some(mapping.clone().padded(mesh)?),
+        false => None,
+    };
+    let mapping = padded.as_ref().unwrap_or(mapping);
     let placement = family.placement(spec)?;
-    let written = mapping.params().iter().enumerate();
+    let written = (0..).zip(mapping.params());
     let written = written.filter(|&(position, _)| !beside::is_beside(mapping, position));
-    let params: Vec<_> = written
-        .map(|(_, param)| (param.name.as_str(), &param.shape))
-        .collect();
-    placement.check(params.iter().copied(), mesh)?;
-    let divided = placement.divided(params.iter().copied());
+    let written: Vec<&ParamDecl> = written.map(|(_, param)| param).collect();
+    fn named<'a>(param: &&'a ParamDecl) -> (&'a str, &'a Shape) {
+        (&param.name, &param.shape)
+    }
+    placement.check(written.iter().map(named), mesh)?;
+    // What is padded is made to divide, whatever the size.
+    let is_padded =
+        |param: &&&ParamDecl| options.pads_vocabulary && mapping.rule(param.rule).padding.is_some();
+    let fixed = written.iter().filter(|param| !is_padded(param));
+    let divided = placement.divided(fixed.map(named));
     let mut pipelines = Vec::new();
     for pp in 1..=spec.dims.layers {
         let mesh = Mesh { pp, ..*mesh };
         // What does not fit is what is asked here.
-        let Ok(layout) = family.pipeline_layout(spec, &rialto_bridge::PipelineRequest::new(mesh))
-        else {
+        let Ok(layout) = family.pipeline_layout(spec, &PipelineRequest::new(mesh)) else {
             continue;
         };
         let shares = shares(&layout.stages, mapping, dtypes, &placement, &mesh)?;

@@ -33,7 +33,7 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
                 ..options.clone()
             };
             let single = ImportPlan::new(family.as_ref(), store, &single)?;
-            return output.result(&Suggested(&single.suggest(family.as_ref(), &options.mesh)?));
+            return output.result(&Suggested(&single.suggest(family.as_ref(), &options)?));
         }
         let import = ImportPlan::new(family.as_ref(), Arc::clone(&store), &options)?;
         let summary = import.summary();
