@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use rialto_bridge::{Forms, Mapping, Part, Rule, Scope, WeightMap, document};
+use rialto_bridge::{
+    Forms, KeyDecl, Mapping, Mesh, Part, Rule, Scope, StoredTensor, WeightMap, document,
+};
 
 use crate::memory::bounded;
 
@@ -35,7 +37,10 @@ pub fn check(input: &[u8]) {
             map.resolve_as(&forms)
         };
         match bounded(input.len(), resolve) {
-            Ok(mapping) => check_mapping(&mapping),
+            Ok(mapping) => {
+                check_mapping(&mapping);
+                check_padding(&mapping);
+            }
             // Every message is put together from what the document says.
             Err(error) => assert!(!error.to_string().is_empty()),
         }
@@ -86,11 +91,12 @@ fn pieces(map: &WeightMap) -> u64 {
     sum
 }
 
+fn volume(extents: &[u64]) -> u128 {
+    let extents = extents.iter().map(|&extent| u128::from(extent));
+    extents.fold(1, u128::saturating_mul)
+}
+
 fn check_mapping(mapping: &Mapping) {
-    let volume = |extents: &[u64]| {
-        let extents = extents.iter().map(|&extent| u128::from(extent));
-        extents.fold(1, u128::saturating_mul)
-    };
     let mut of_tensor = vec![0; mapping.tensors().len()];
     let mut of_param = vec![0; mapping.params().len()];
     for piece in mapping.pieces() {
@@ -140,5 +146,53 @@ fn check_mapping(mapping: &Mapping) {
     if let Ok(binding) = bound {
         assert_eq!(binding.tensors.len(), mapping.tensors().len());
         assert_eq!(binding.param_dtypes.len(), mapping.params().len());
+    }
+}
+
+/// Padded or not, pieces fill what they filled, and no key reaches outside its param. A checkpoint that is as long as a mesh
+/// makes the params is read so long.
+fn check_padding(mapping: &Mapping) {
+    for tp in [1, 3] {
+        let Ok(padded) = mapping.clone().padded(&Mesh { tp, ..Mesh::SINGLE }) else {
+            continue;
+        };
+        for (before, after) in mapping.params().iter().zip(padded.params()) {
+            assert_eq!(after.filled, before.shape, "{after:?}");
+            let extents = before.shape.extents().iter();
+            let mut extents = extents.zip(after.shape.extents());
+            assert!(extents.all(|(before, after)| before <= after), "{after:?}");
+        }
+        for piece in padded.pieces() {
+            let param = &padded.params()[piece.param];
+            assert!(piece.param_region.is_inside(&param.filled), "{piece:?}");
+        }
+        for key in padded.keys() {
+            let param = &padded.params()[key.param];
+            assert!(key.region.is_inside(&param.shape), "{key:?}");
+            assert_eq!(volume(key.region.sizes()), volume(key.shape.extents()));
+        }
+        let inventory = padded.keys().iter().map(|key| StoredTensor {
+            name: key.name.clone(),
+            dtype: padded.rule(padded.params()[key.param].rule).dtype.accepts[0],
+            shape: key.shape.clone(),
+            place: "fuzz".to_owned(),
+        });
+        let inventory: Vec<_> = inventory.collect();
+        let read = mapping.clone().padded_as(&inventory);
+        // A key may lack an axis of its param, and then cannot be longer on it; one without elements is at every end.
+        let is_plain = |key: &KeyDecl| {
+            key.shape.rank() == key.region.rank() && !key.region.sizes().contains(&0)
+        };
+        if mapping.keys().iter().all(is_plain) {
+            assert_eq!(read, padded);
+            let mut of_keys = vec![0; padded.params().len()];
+            for key in padded.keys() {
+                of_keys[key.param] += volume(key.region.sizes());
+            }
+            for (param, elements) in padded.params().iter().zip(of_keys) {
+                assert_eq!(elements, volume(param.shape.extents()), "{param:?}");
+            }
+        }
+        drop(read.find_params(&inventory));
     }
 }
