@@ -6,6 +6,10 @@
     clippy::unwrap_used,
     reason = "a test that cannot go on says so by failing"
 )]
+#![allow(
+    clippy::print_stderr,
+    reason = "what was measured is shown beside its budget"
+)]
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -46,7 +50,11 @@ fn run(budget: u64, room: &Path, arguments: &[&str]) -> PathBuf {
     assert!(status.success(), "rialto {shown}: {status}");
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
     let peak = u64::try_from(usage.max_rss()).unwrap() * 1024;
-    eprintln!("rialto {shown}: {} MB", peak / 1_000_000);
+    eprintln!(
+        "rialto {shown}: {} of {} MB",
+        peak / 1_000_000,
+        budget / 1_000_000
+    );
     assert!(peak > 1_000_000, "nothing was measured: {peak} bytes");
     assert!(
         peak < budget,

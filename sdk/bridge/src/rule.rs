@@ -21,7 +21,6 @@ pub enum Rule {
 
 impl Rule {
     /// What a document that holds this rule requires of its reader.
-    #[must_use]
     pub fn requirements(&self) -> impl Iterator<Item = &'static str> {
         let Rule::Map(rule) = self;
         let has_forms = !rule.tensor_forms.is_empty() || !rule.param_forms.is_empty();
