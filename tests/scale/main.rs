@@ -33,8 +33,8 @@ const OF_CHECKPOINT: u64 = 300_000_000;
 /// Runs the binary below a budget and gives the file that holds its output.
 ///
 /// What the kernel tells is the most that any child so far has had, and a child begins with what its parent had when it was
-/// made. Both only ever add: no run is under its budget that looks over it. So that none looks over it without being so, small
-/// budgets come first and outputs are not read before the last run.
+/// made. Both only add, so a run that is over its budget never looks under it. That none looks over it without being so, small
+/// budgets come first and no output is read before the last run.
 fn run(budget: u64, room: &Path, arguments: &[&str]) -> PathBuf {
     let shown = arguments.join(" ");
     let output = room.join(format!("{}.out", shown.replace(['/', ' '], "-")));
