@@ -28,7 +28,7 @@ fn what_cannot_be_imported_leaves_nothing_behind() {
                 "5".to_owned(),
             ],
             3,
-            "bridge/unsupported",
+            "bridge/pipeline",
         ),
         (
             vec![text(&scratch.path().join("nowhere")).to_owned()],
