@@ -143,6 +143,28 @@ fn fc_01_what_megatron_itself_saved_gets_the_reference_s_config_too() {
     });
 }
 
+/// How the weights of a release are stored is no size of it: what came from one may go to the other.
+#[test]
+fn fc_32_a_reference_may_be_of_the_same_model_stored_otherwise() {
+    both_ways(|family| {
+        let text = kept_otherwise(&config_text("glm53-tiny"));
+        let encoded: Value = serde_json::from_str(&text).unwrap();
+        let quantization = format!(
+            ",\r\n \"quantization_config\" :{}",
+            encoded["quantization_config"]
+        );
+        assert_eq!(text.matches(&quantization).count(), 1);
+        let plain = text.replace(&quantization, "");
+        let run: Arc<dyn Store> =
+            Arc::new(import(family, on_disk("glm53-tiny"), &options(MtpPolicy::Keep)).unwrap());
+        assert_config(family, &run, &plain, &[]);
+        // And the other way about: what was imported plain, under a reference that is encoded.
+        let decoded = export(family, Arc::clone(&run), None, &ExportOptions::default()).unwrap();
+        let run = import(family, Arc::new(decoded), &options(MtpPolicy::Keep)).unwrap();
+        assert_config(family, &(Arc::new(run) as _), &text, &[QUANTIZATION_EDIT]);
+    });
+}
+
 /// What is absent, `null` or 0 says already that there is none, and stays as it is.
 #[test]
 fn fc_09_a_count_that_says_none_is_kept_as_it_is_spelled() {

@@ -119,17 +119,22 @@ pub struct Model {
     pub mtp_layers: u64,
     /// Those of `num_nextn_predict_layers` that the source may hold and that are left out.
     pub mtp_layers_dropped: u64,
-    /// Whether the release's matrices are published in FP8, as [`Release::is_fp8`].
+    /// Whether the release's matrices are published in FP8, as [`Release::is_fp8`]. The release says so already; among the sizes
+    /// it would make another model of one that is stored otherwise.
+    #[serde(skip)]
     pub is_fp8: bool,
 }
 
 impl Model {
     /// The numbers of a spec that this family made. Errors: [`Error::Document`] for somebody else's.
     pub fn of(spec: &ModelSpec) -> Result<Model, Error> {
-        Model::deserialize(&spec.extra).map_err(|error| Error::Document {
+        let mut model = Model::deserialize(&spec.extra).map_err(|error| Error::Document {
             document: "glm5 model".to_owned(),
             reason: error.to_string(),
-        })
+        })?;
+        let mut rows = RELEASES.iter();
+        model.is_fp8 = rows.any(|row| row.name == spec.release && row.is_fp8);
+        Ok(model)
     }
 
     /// Numbers of the decoder layers for which `matches` holds.
