@@ -341,19 +341,24 @@ fn a_rank_has_as_many_params_as_the_reference_system_has_tasks() {
 #[test]
 fn fc_23_every_size_suggested_fits_and_none_that_fits_is_left_out() {
     both_ways(|family| {
-        for (name, vocabulary, pads_vocabulary, tp) in [
+        // Three ranks divide all of it but the vocabulary, padded for one rank or not.
+        let thirds = json!({"vocab_size": 251, "num_attention_heads": 12, "num_key_value_heads": 12,
+            "intermediate_size": 96, "moe_intermediate_size": 24});
+        for (name, edits, pads_vocabulary, tp) in [
             ("glm52-tiny", None, false, &[1, 2, 4][..]),
             ("glm53-tiny", None, false, &[1]),
-            ("glm52-tiny", Some(251), false, &[1]),
-            ("glm52-tiny", Some(251), true, &[1, 2, 4]),
+            ("glm52-tiny", Some(&thirds), false, &[1]),
+            ("glm52-tiny", Some(&thirds), true, &[1, 2, 3, 4, 6, 12]),
         ] {
             let source = || -> Arc<dyn Store> {
-                match vocabulary {
+                match edits {
                     None => on_disk(name),
-                    Some(rows) => {
+                    Some(edits) => {
                         let text = std::fs::read(fixture(name).join("config.json")).unwrap();
                         let mut config: Value = serde_json::from_slice(&text).unwrap();
-                        config["vocab_size"] = json!(rows);
+                        for (key, value) in edits.as_object().unwrap() {
+                            config[key] = value.clone();
+                        }
                         let store = MemoryStore::new(name);
                         store.insert("config.json", config.to_string()).unwrap();
                         Arc::new(store)

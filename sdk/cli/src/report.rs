@@ -251,10 +251,10 @@ fn lines(summary: &Summary) -> Vec<String> {
             skipped.reason
         ));
     }
-    lines.push(format!(
-        "multi-token prediction: {} layers",
-        summary.mtp_layers
-    ));
+    lines.push(match summary.mtp_layers {
+        1 => "multi-token prediction: 1 layer".to_owned(),
+        layers => format!("multi-token prediction: {layers} layers"),
+    });
     lines.push(format!("side files: {}", summary.side_files));
     lines.push(format!(
         "peak memory of buffers and metadata: {}",

@@ -123,6 +123,7 @@ fn noise() -> Vec<u8> {
 mod tests {
     use std::sync::Arc;
 
+    use rialto_checkpoint::store::faulty::Call;
     use rialto_checkpoint::store::memory::MemorySlot;
     use rialto_checkpoint::store::{
         Fault, Faults, FaultyStore, FaultyTarget, MemoryStore, MemoryTarget,
@@ -178,6 +179,16 @@ mod tests {
         };
         let (reads, writes) = (Faults::none(), Faults::none());
         run(reads.clone(), writes.clone()).unwrap();
+        assert_eq!(reads.calls(), [Call::List, Call::Open, Call::Read]);
+        // Made durable, and let go: no commit.
+        let most = [
+            Call::Create,
+            Call::Write,
+            Call::Write,
+            Call::Write,
+            Call::Sync,
+        ];
+        assert_eq!(writes.calls(), most);
         for call in 0..reads.calls().len() {
             assert!(run(Faults::at(call, Fault::Vanish), Faults::none()).is_err());
         }
