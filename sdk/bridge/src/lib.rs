@@ -33,6 +33,7 @@
 //! | [`mapping`] | tensors, params and pieces, and what can be wrong with them |
 //! | [`binding`] | a mapping held against what a checkpoint really holds |
 //! | [`codec`] | encodings of a stored tensor |
+//! | [`mesh`] | sizes of the parallel dimensions |
 //! | [`placement`] | how params are cut over a mesh |
 //! | [`layout`] | which stage holds which layers |
 //! | [`document`] | the JSON in which all of it crosses the ABI |
@@ -48,6 +49,7 @@ pub mod family;
 pub mod forms;
 pub mod layout;
 pub mod mapping;
+pub mod mesh;
 pub mod padding;
 pub mod placement;
 pub mod request;
@@ -68,8 +70,9 @@ pub use layout::{PipelineLayout, PipelineRequest, SettingFault, Stage, StageChoi
 pub use mapping::{
     KeyDecl, Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl, Violation,
 };
+pub use mesh::{Mesh, MeshAxis};
 pub use padding::Padding;
-pub use placement::{Cut, Divided, Mesh, MeshAxis, MeshRefusal, Placement, PlacementRule, Share};
+pub use placement::{Cut, Divided, MeshRefusal, Placement, PlacementRule, Share};
 pub use rule::{DtypeRule, Form, MapRule, ModuleState, Part, Rule, Scope, StateValue};
 pub use spec::{Dims, ModelSpec};
 pub use weight_map::WeightMap;

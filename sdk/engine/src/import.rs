@@ -6,18 +6,19 @@ use std::sync::Arc;
 use rialto_bridge::binding::TensorBinding;
 use rialto_bridge::{
     Bridge, Claim, Codec, Forms, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout,
-    PipelineRequest, RawConfig, StateValue, StoredTensor,
+    PipelineRequest, RawConfig, StoredTensor,
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
 use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
 use rialto_checkpoint::safetensors::PlannedShard;
 use rialto_checkpoint::store::{Store, Target};
-use rialto_checkpoint::torch_dist::{self, Body, Content, FilePlan, PlannedItem, TensorItem};
-use rialto_tensor::{Dtype, Region, Shape};
+use rialto_checkpoint::torch_dist::{self, Body, FilePlan};
+use rialto_tensor::{Dtype, Region};
 
 use crate::array::Values;
 use crate::assemble::{BAND_BYTES, Part, assemble};
 use crate::beside::{self, BESIDE_FILE};
+use crate::data_files::{ChunkWriter, place};
 use crate::padding;
 use crate::params::touches;
 use crate::progress::step;
@@ -25,13 +26,10 @@ use crate::reading::{Format, mapping_of};
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::stages::{self, Suggestions};
 use crate::summary::{self, Direction, Encoded, Side, Skipped, Summary};
-use crate::{ChunkChoice, Error, Options, Progress, encoded, ignored, order};
+use crate::{Error, Options, Progress, encoded, ignored};
 
 /// The iteration that an import writes: nothing has been trained yet.
 const ITERATION: u64 = 0;
-
-/// A data file is closed when the next item would take it beyond this.
-const MAX_FILE_BYTES: u64 = 16 << 30;
 
 /// The config of a Hugging Face directory, for finding the family that takes it.
 pub fn source_config(store: &dyn Store) -> Result<RawConfig, Error> {
@@ -467,42 +465,6 @@ impl ImportPlan {
     }
 }
 
-/// Writes one chunk: the item's head, its data as it comes, its tail with the checksum of the data.
-struct ChunkWriter<'a> {
-    sink: &'a dyn rialto_checkpoint::store::Sink,
-    offset: u64,
-    checksum: crc32fast::Hasher,
-}
-
-impl<'a> ChunkWriter<'a> {
-    fn begin(
-        sink: &'a dyn rialto_checkpoint::store::Sink,
-        item: &PlannedItem,
-        layout: &TensorItem,
-    ) -> Result<ChunkWriter<'a>, Error> {
-        sink.write_at(item.offset, &layout.prefix())?;
-        let offset = item.offset + layout.data_offset();
-        Ok(ChunkWriter {
-            sink,
-            offset,
-            checksum: crc32fast::Hasher::new(),
-        })
-    }
-
-    fn write(&mut self, band: &[u8]) -> Result<(), Error> {
-        self.sink.write_at(self.offset, band)?;
-        self.offset += band.len() as u64;
-        self.checksum.update(band);
-        Ok(())
-    }
-
-    fn end(self, layout: &TensorItem) -> Result<(), Error> {
-        Ok(self
-            .sink
-            .write_at(self.offset, &layout.suffix(self.checksum.finalize()))?)
-    }
-}
-
 /// What the source holds, in the words of the mapping.
 pub(crate) fn inventory(source: &HfCheckpoint) -> Vec<StoredTensor> {
     let stored = source.tensors().iter().map(|tensor| StoredTensor {
@@ -551,58 +513,6 @@ fn layout(
         return Err(Error::Layout { stages, pp, layers });
     }
     Ok(layout)
-}
-
-/// Gives every chunk and object its file and offset, params in the order people count.
-fn place(
-    family: &dyn Bridge,
-    spec: &ModelSpec,
-    mapping: &Mapping,
-    dtypes: &[Dtype],
-    options: &Options,
-) -> Result<FilePlan, Error> {
-    let placement = family.placement(spec)?;
-    let mut ordered: Vec<usize> = (0..mapping.params().len())
-        .filter(|&param| !beside::is_beside(mapping, param))
-        .collect();
-    padding::check_mesh(&placement, mapping, &ordered, options)?;
-    ordered.sort_by(|&a, &b| order::natural(&mapping.params()[a].name, &mapping.params()[b].name));
-    let mut contents = Vec::new();
-    for param in ordered {
-        let (dtype, param) = (dtypes[param], &mapping.params()[param]);
-        let (name, shape): (&str, &Shape) = (&param.name, &param.shape);
-        let chunk = |region| Content::Chunk {
-            name: name.to_owned(),
-            dtype,
-            shape: shape.clone(),
-            region,
-        };
-        let regions = match options.chunks {
-            ChunkChoice::Megatron => placement.chunks(name, shape, &options.mesh)?,
-            ChunkChoice::Whole => vec![Region::whole(shape)],
-        };
-        contents.extend(regions.into_iter().map(chunk));
-    }
-    let empty = Arc::from(torch_dist::object_item(&torch_dist::empty_extra_state())?);
-    let none = Arc::from(torch_dist::object_item(&torch_dist::no_extra_state())?);
-    for object in mapping.objects() {
-        let bytes: &Arc<[u8]> = match object.value {
-            StateValue::EmptyTensor => &empty,
-            StateValue::None => &none,
-            _ => {
-                return Err(Error::Bridge(rialto_bridge::Error::Unsupported {
-                    what: format!("the value of {}", object.key),
-                    found: format!("{:?}", object.value),
-                    supported: "empty_tensor, none".to_owned(),
-                }));
-            }
-        };
-        contents.push(Content::Object {
-            name: object.key.clone(),
-            bytes: Arc::clone(bytes),
-        });
-    }
-    Ok(FilePlan::new(contents, MAX_FILE_BYTES)?)
 }
 
 fn empty_summary(spec: &ModelSpec, reason: String, options: &Options) -> Summary {

@@ -3,6 +3,7 @@
 use rialto_bridge::{Mapping, Mesh, ModelSpec, Placement};
 use rialto_checkpoint::run_config;
 use rialto_checkpoint::store::Store;
+use rialto_tensor::Shape;
 
 use crate::{Error, Options};
 
@@ -42,13 +43,7 @@ pub(crate) fn check_mesh(
     params: &[usize],
     options: &Options,
 ) -> Result<(), Error> {
-    let check = |pads: bool| {
-        let params = params.iter().map(|&param| &mapping.params()[param]);
-        // What is padded for the mesh is divided by it, and leaves all other sizes valid.
-        let params = params.filter(|param| !pads || mapping.rule(param.rule).padding.is_none());
-        let shapes = params.map(|param| (param.name.as_str(), &param.shape));
-        placement.check(shapes, &options.mesh)
-    };
+    let check = |pads: bool| placement.check(divided(mapping, params, pads), &options.mesh);
     let mut result = check(options.pads_vocabulary);
     if let Err(rialto_bridge::Error::Mesh { advice, .. }) = &mut result
         && check(true).is_ok()
@@ -57,6 +52,17 @@ pub(crate) fn check_mesh(
             Some("`--pad-vocab` pads the vocabulary to rows that this size divides".to_owned());
     }
     Ok(result?)
+}
+
+/// What must divide of these params. What is padded for a mesh is divided by it, and leaves all other sizes valid.
+pub(crate) fn divided<'a>(
+    mapping: &'a Mapping,
+    params: &'a [usize],
+    pads: bool,
+) -> impl Iterator<Item = (&'a str, &'a Shape)> {
+    let params = params.iter().map(|&param| &mapping.params()[param]);
+    let params = params.filter(move |param| !pads || mapping.rule(param.rule).padding.is_none());
+    params.map(|param| (param.name.as_str(), &param.shape))
 }
 
 /// Lines that name what a checkpoint holds beyond the vocabulary and what is read of it.

@@ -1,12 +1,12 @@
 //! What each rank of a mesh holds of a model, stage by stage.
 
 use rialto_bridge::{
-    Bridge, Mapping, Mesh, MeshAxis, ModelSpec, ParamDecl, PipelineRequest, Placement, Stage,
+    Bridge, Mapping, Mesh, MeshAxis, ModelSpec, PipelineRequest, Placement, Stage,
 };
-use rialto_tensor::{Dtype, Shape};
+use rialto_tensor::Dtype;
 use serde::Serialize;
 
-use crate::{Error, Options, beside};
+use crate::{Error, Options, beside, padding};
 
 /// A pipeline stage, and what each of its ranks holds. All of them hold equally much: whatever is cut is cut evenly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -175,18 +175,12 @@ pub(crate) fn suggest(
     };
     let mapping = padded.as_ref().unwrap_or(mapping);
     let placement = family.placement(spec)?;
-    let written = (0..).zip(mapping.params());
-    let written = written.filter(|&(position, _)| !beside::is_beside(mapping, position));
-    let written: Vec<&ParamDecl> = written.map(|(_, param)| param).collect();
-    fn named<'a>(param: &&'a ParamDecl) -> (&'a str, &'a Shape) {
-        (&param.name, &param.shape)
-    }
-    placement.check(written.iter().map(named), mesh)?;
-    // What is padded is made to divide, whatever the size.
-    let is_padded =
-        |param: &&&ParamDecl| options.pads_vocabulary && mapping.rule(param.rule).padding.is_some();
-    let fixed = written.iter().filter(|param| !is_padded(param));
-    let divided = placement.divided(fixed.map(named));
+    let written: Vec<usize> = (0..mapping.params().len())
+        .filter(|&param| !beside::is_beside(mapping, param))
+        .collect();
+    padding::check_mesh(&placement, mapping, &written, options)?;
+    let divided = padding::divided(mapping, &written, options.pads_vocabulary);
+    let divided = placement.divided(divided);
     let mut pipelines = Vec::new();
     for pp in 1..=spec.dims.layers {
         let mesh = Mesh { pp, ..*mesh };

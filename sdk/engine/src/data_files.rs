@@ -1,0 +1,101 @@
+//! The data files of a run directory: which chunk and object lies where, and how a chunk is written.
+
+use std::sync::Arc;
+
+use rialto_bridge::{Bridge, Mapping, ModelSpec, StateValue};
+use rialto_checkpoint::store::Sink;
+use rialto_checkpoint::torch_dist::{self, Content, FilePlan, PlannedItem, TensorItem};
+use rialto_tensor::{Dtype, Region, Shape};
+
+use crate::{ChunkChoice, Error, Options, beside, order, padding};
+
+/// A data file is closed when the next item would take it beyond this.
+const MAX_FILE_BYTES: u64 = 16 << 30;
+
+/// Gives every chunk and object its file and offset, params in the order people count.
+pub(crate) fn place(
+    family: &dyn Bridge,
+    spec: &ModelSpec,
+    mapping: &Mapping,
+    dtypes: &[Dtype],
+    options: &Options,
+) -> Result<FilePlan, Error> {
+    let placement = family.placement(spec)?;
+    let mut ordered: Vec<usize> = (0..mapping.params().len())
+        .filter(|&param| !beside::is_beside(mapping, param))
+        .collect();
+    padding::check_mesh(&placement, mapping, &ordered, options)?;
+    ordered.sort_by(|&a, &b| order::natural(&mapping.params()[a].name, &mapping.params()[b].name));
+    let mut contents = Vec::new();
+    for param in ordered {
+        let (dtype, param) = (dtypes[param], &mapping.params()[param]);
+        let (name, shape): (&str, &Shape) = (&param.name, &param.shape);
+        let chunk = |region| Content::Chunk {
+            name: name.to_owned(),
+            dtype,
+            shape: shape.clone(),
+            region,
+        };
+        let regions = match options.chunks {
+            ChunkChoice::Megatron => placement.chunks(name, shape, &options.mesh)?,
+            ChunkChoice::Whole => vec![Region::whole(shape)],
+        };
+        contents.extend(regions.into_iter().map(chunk));
+    }
+    let empty = Arc::from(torch_dist::object_item(&torch_dist::empty_extra_state())?);
+    let none = Arc::from(torch_dist::object_item(&torch_dist::no_extra_state())?);
+    for object in mapping.objects() {
+        let bytes: &Arc<[u8]> = match object.value {
+            StateValue::EmptyTensor => &empty,
+            StateValue::None => &none,
+            _ => {
+                return Err(Error::Bridge(rialto_bridge::Error::Unsupported {
+                    what: format!("the value of {}", object.key),
+                    found: format!("{:?}", object.value),
+                    supported: "empty_tensor, none".to_owned(),
+                }));
+            }
+        };
+        contents.push(Content::Object {
+            name: object.key.clone(),
+            bytes: Arc::clone(bytes),
+        });
+    }
+    Ok(FilePlan::new(contents, MAX_FILE_BYTES)?)
+}
+
+/// Writes one chunk: the item's head, its data as it comes, its tail with the checksum of the data.
+pub(crate) struct ChunkWriter<'a> {
+    sink: &'a dyn Sink,
+    offset: u64,
+    checksum: crc32fast::Hasher,
+}
+
+impl<'a> ChunkWriter<'a> {
+    pub(crate) fn begin(
+        sink: &'a dyn Sink,
+        item: &PlannedItem,
+        layout: &TensorItem,
+    ) -> Result<ChunkWriter<'a>, Error> {
+        sink.write_at(item.offset, &layout.prefix())?;
+        let offset = item.offset + layout.data_offset();
+        Ok(ChunkWriter {
+            sink,
+            offset,
+            checksum: crc32fast::Hasher::new(),
+        })
+    }
+
+    pub(crate) fn write(&mut self, band: &[u8]) -> Result<(), Error> {
+        self.sink.write_at(self.offset, band)?;
+        self.offset += band.len() as u64;
+        self.checksum.update(band);
+        Ok(())
+    }
+
+    pub(crate) fn end(self, layout: &TensorItem) -> Result<(), Error> {
+        Ok(self
+            .sink
+            .write_at(self.offset, &layout.suffix(self.checksum.finalize()))?)
+    }
+}
