@@ -74,12 +74,14 @@ def check_config(exported, source, without_mtp, report):
 def check(exported, source, without_mtp, dequantized, report):
     """All of it; every difference goes to the report."""
     ours, theirs = Checkpoint(exported), expected.plain(source, without_mtp)
-    dropped = len(expected.plain(source)) - len(theirs)
+    whole = expected.plain(source)
+    dropped = len(whole) - len(theirs)
     for problem in ours.problems:
         report.bad(problem)
     decoded = safetensors.torch.load_file(dequantized) if dequantized else {}
+    # The other program decoded all of the source, what is left out here too.
     for key, tensor in decoded.items():
-        if key not in theirs or bytes(raw(tensor)) != bytes(raw(theirs[key])):
+        if key not in whole or bytes(raw(tensor)) != bytes(raw(whole[key])):
             report.bad(f"{key}: dequantized otherwise in {os.path.basename(dequantized)}")
     for what, found in [("tensor", set(ours.tensors)), ("index key", set(ours.keys))]:
         for key in sorted(set(theirs) - found):
