@@ -16,6 +16,7 @@ fn assert_same<T: PartialEq + Debug>(linked: Result<T, Error>, loaded: Result<T,
             assert_eq!(loaded.slug(), linked.slug());
             assert_eq!(loaded.to_string(), linked.to_string());
             assert_eq!(loaded.help(), linked.help());
+            assert_eq!(loaded.findings(), linked.findings());
         }
         (linked, loaded) => assert_eq!(loaded, linked),
     }

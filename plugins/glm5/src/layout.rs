@@ -135,33 +135,34 @@ fn check(model: &Model, stages: u64, layers: &[u64]) -> Result<(), Error> {
     })
 }
 
-/// The layers of each stage of a pattern, which must be the model's own but for its `|`.
+/// The layers of each stage of a pattern, which must be the model's own but for its `|`. How many there are is not held
+/// against the model yet.
 fn of_pattern(model: &Model, pattern: &str) -> Result<Vec<u64>, Error> {
     let (main, mtp) = pattern.split_at(pattern.find('/').unwrap_or(pattern.len()));
+    let own = model.pattern(0..model.layers.len() as u64);
     let mut faults = Vec::new();
     if !mtp.is_empty() && mtp != model.mtp_pattern() {
+        let depths = model.mtp_layers;
         faults.push(format!(
-            "the pattern ends in {mtp:?} for {} prediction layers",
-            model.mtp_layers
+            "the pattern ends in {mtp:?} for {depths} prediction layers"
         ));
     }
-    let mut symbols = model
-        .layers
-        .iter()
-        .flat_map(|layer| layer.mlp.symbols().chars());
-    let mut at = 0;
+    // One symbol too many or too few, and all after it are wrong: the first says it.
+    let symbols = main
+        .chars()
+        .filter(|&symbol| symbol != '|')
+        .zip(own.chars());
+    let mut wrong = symbols
+        .enumerate()
+        .filter(|(_, (found, expected))| found != expected);
+    if let Some((at, (found, expected))) = wrong.next() {
+        faults.push(format!(
+            "physical layer {at} of the pattern is {found:?}, the model has {expected:?}"
+        ));
+    }
     let mut layers = Vec::new();
     for (stage, segment) in main.split('|').enumerate() {
-        let mut held = 0u64;
-        for symbol in segment.chars() {
-            match symbols.next() {
-                Some(expected) if expected != symbol => faults.push(format!(
-                    "physical layer {at} of the pattern is {symbol:?}, the model has {expected:?}"
-                )),
-                _ => {}
-            }
-            (at, held) = (at + 1, held + 1);
-        }
+        let held = segment.chars().count() as u64;
         if !held.is_multiple_of(2) {
             faults.push(format!(
                 "stage {stage} of the pattern has {held} physical layers, half of one is left over"
@@ -172,23 +173,12 @@ fn of_pattern(model: &Model, pattern: &str) -> Result<Vec<u64>, Error> {
     if faults.is_empty() {
         return Ok(layers);
     }
-    let (more, shown) = (
-        faults.len().saturating_sub(FAULTS),
-        FAULTS.min(faults.len()),
-    );
-    faults.truncate(shown);
-    if more > 0 {
-        faults.push(format!("{more} more"));
-    }
-    let whole = model.pattern(0..model.layers.len() as u64) + &model.mtp_pattern();
+    let whole = own + &model.mtp_pattern();
     Err(Error::Pipeline {
         faults,
         valid: format!("{whole} with | before stages"),
     })
 }
-
-/// How many faults of a pattern are told one by one.
-const FAULTS: usize = 5;
 
 /// How many layers each group has: a full layer and the shared ones after it.
 fn sharing_groups(model: &Model) -> Vec<u64> {

@@ -117,6 +117,8 @@ pub enum Error {
         message: String,
         /// Its advice.
         help: Option<String>,
+        /// All that it found.
+        findings: Vec<String>,
     },
     /// A plugin that panicked: the call failed, the instance answers no more, the host goes on.
     #[error("plugin panicked in {entry}: {message}")]
@@ -200,6 +202,7 @@ impl Error {
             Error::Mesh { refusals, .. } => refusals.iter().map(ToString::to_string).collect(),
             Error::Pipeline { faults, .. } => faults.clone(),
             Error::Settings { faults } => faults.iter().map(ToString::to_string).collect(),
+            Error::Plugin { findings, .. } => findings.clone(),
             _ => Vec::new(),
         }
     }

@@ -63,6 +63,9 @@ pub struct ErrorDetail {
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
+    /// Everything found, where the message shows only some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<String>,
     /// The entry that panicked, for code 12: `message` is then what the panic said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
@@ -80,6 +83,7 @@ impl ErrorDetail {
             slug: error.slug().to_owned(),
             message,
             help: error.help(),
+            findings: error.findings(),
             entry,
         }
     }
@@ -97,6 +101,7 @@ impl ErrorDetail {
                 slug: self.slug,
                 message: self.message,
                 help: self.help,
+                findings: self.findings,
             },
         }
     }
@@ -124,7 +129,11 @@ mod tests {
             entry: "weight_map".to_owned(),
             message: "index out of bounds".to_owned(),
         };
-        for error in [unsupported, requirement, panic] {
+        let pipeline = Error::Pipeline {
+            faults: vec!["too few stages".to_owned(), "too many layers".to_owned()],
+            valid: "others".to_owned(),
+        };
+        for error in [unsupported, requirement, panic, pipeline] {
             let bytes = serde_json::to_vec(&ErrorDetail::of(&error)).unwrap();
             let detail: ErrorDetail = serde_json::from_slice(&bytes).unwrap();
             let other = detail.into_error(error.code());
@@ -132,6 +141,7 @@ mod tests {
             assert_eq!(other.slug(), error.slug());
             assert_eq!(other.to_string(), error.to_string());
             assert_eq!(other.help(), error.help());
+            assert_eq!(other.findings(), error.findings());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use indicatif::HumanDuration;
+use indicatif::{BinaryBytes, HumanDuration};
 use rialto_engine::{
     ChunkChoice, Direction, DtypeChoice, Rank, Rates, Side, StageShare, Suggestions, Summary, ranks,
 };
@@ -310,7 +310,7 @@ fn side(name: &str, side: &Side) -> Vec<String> {
     let mut row = vec![name.to_owned()];
     row.extend(counts);
     row.extend([
-        format!("({})", bytes(side.bytes)),
+        format!("({} = {})", bytes(side.bytes), BinaryBytes(side.bytes)),
         count(side.objects),
         count(side.files),
     ]);

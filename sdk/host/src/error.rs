@@ -367,6 +367,7 @@ mod tests {
             slug: slug.to_owned(),
             message: "no".to_owned(),
             help: Some("look".to_owned()),
+            findings: Vec::new(),
         };
         Error::Claim {
             file: "/p.so".into(),

@@ -149,6 +149,7 @@ pub(crate) fn error_of(entry: &str, answer: &Answer) -> Error {
         slug: "plugin/error".to_owned(),
         message,
         help: None,
+        findings: Vec::new(),
     }
 }
 

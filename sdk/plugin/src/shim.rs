@@ -196,6 +196,7 @@ unsafe extern "C" fn open<E: Export>(host: *const HostTable, handle: *mut Bridge
             slug: HOST_REFUSED.0.to_owned(),
             message: format!("{what} is {found}, this plugin expects {supported}"),
             help: Some("use a rialto of the plugin's abi".to_owned()),
+            findings: Vec::new(),
         })
     };
     // SAFETY: the caller promises that a host table that is not null stays valid.
