@@ -202,13 +202,13 @@ fn fc_36_any_tensor_copied_into_another_shard_is_reported_and_the_index_decides(
     });
 }
 
-/// The family with one rule of its weight map removed.
-struct WithoutRule<'a> {
-    family: &'a dyn Bridge,
-    rule: usize,
+/// The family with its weight map spoiled.
+pub(crate) struct Spoiled<'a> {
+    pub(crate) family: &'a dyn Bridge,
+    pub(crate) spoil: Box<dyn Fn(&mut WeightMap) + Send + Sync>,
 }
 
-impl ConfigMapping for WithoutRule<'_> {
+impl ConfigMapping for Spoiled<'_> {
     fn claim(&self, config: &RawConfig) -> Result<Claim, Error> {
         self.family.claim(config)
     }
@@ -224,10 +224,10 @@ impl ConfigMapping for WithoutRule<'_> {
     }
 }
 
-impl WeightMapping for WithoutRule<'_> {
+impl WeightMapping for Spoiled<'_> {
     fn weight_map(&self, spec: &ModelSpec) -> Result<WeightMap, Error> {
         let mut map = self.family.weight_map(spec)?;
-        map.rules.remove(self.rule);
+        (self.spoil)(&mut map);
         Ok(map)
     }
     fn placement(&self, spec: &ModelSpec) -> Result<Placement, Error> {
@@ -235,7 +235,7 @@ impl WeightMapping for WithoutRule<'_> {
     }
 }
 
-impl PipelineMapping for WithoutRule<'_> {
+impl PipelineMapping for Spoiled<'_> {
     fn pipeline_layout(
         &self,
         spec: &ModelSpec,
@@ -245,7 +245,7 @@ impl PipelineMapping for WithoutRule<'_> {
     }
 }
 
-impl Dequantizer for WithoutRule<'_> {
+impl Dequantizer for Spoiled<'_> {
     fn codecs(&self, spec: &ModelSpec) -> Result<Vec<Codec>, Error> {
         self.family.codecs(spec)
     }
@@ -254,7 +254,7 @@ impl Dequantizer for WithoutRule<'_> {
     }
 }
 
-impl Bridge for WithoutRule<'_> {
+impl Bridge for Spoiled<'_> {
     fn describe(&self) -> Description {
         self.family.describe()
     }
@@ -277,7 +277,10 @@ fn any_rule_removed_is_seen_by_the_tensors_and_by_the_params_it_leaves() {
                 if removed.beside.is_some() {
                     continue;
                 }
-                let without = WithoutRule { family, rule };
+                let without = Spoiled {
+                    family,
+                    spoil: Box::new(move |map| drop(map.rules.remove(rule))),
+                };
                 let error =
                     ImportPlan::new(&without, on_disk("glm52-tiny"), &options(mtp)).unwrap_err();
                 let mapping = plan.mapping();

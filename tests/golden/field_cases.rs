@@ -36,8 +36,18 @@ fn export_plan(
     values: &Values,
     options: &ExportOptions,
 ) -> Result<ExportPlan, Error> {
+    export_plan_of(family, "glm52-tiny", values, options)
+}
+
+/// The plan of an export of these params under the config of a fixture.
+pub(crate) fn export_plan_of(
+    family: &dyn Bridge,
+    reference: &str,
+    values: &Values,
+    options: &ExportOptions,
+) -> Result<ExportPlan, Error> {
     let run = Arc::new(written::megatron(values, Cut::Whole));
-    let source = MegatronSource::open(run, Some(on_disk("glm52-tiny")))?;
+    let source = MegatronSource::open(run, Some(on_disk(reference)))?;
     ExportPlan::new(family, source, options)
 }
 

@@ -23,6 +23,7 @@ mod field_cases;
 mod forms;
 mod fp8;
 mod import;
+mod mapping_cases;
 mod mixed;
 mod padding;
 mod provider;

@@ -40,9 +40,16 @@ pub struct Written {
 pub fn write(directory: &Path, target: &Path) -> io::Result<Written> {
     let config = fs::read(directory.join("config.json"))?;
     let tensors = published::tensors(&serde_json::from_slice(&config)?);
-    let shards = pack(&tensors, MAX_SHARD_BYTES);
+    write_tensors(&config, &tensors, target)
+}
+
+/// The same of tensors that need not be those of the config: what nobody published, and somebody may have.
+///
+/// Errors: the file system's, also if the target exists.
+pub fn write_tensors(config: &[u8], tensors: &[Tensor], target: &Path) -> io::Result<Written> {
+    let shards = pack(tensors, MAX_SHARD_BYTES);
     fs::create_dir(target)?;
-    fs::write(target.join("config.json"), &config)?;
+    fs::write(target.join("config.json"), config)?;
     let mut weight_map = BTreeMap::new();
     for (number, tensors) in (1..).zip(&shards) {
         let name = format!("model-{number:05}-of-{:05}.safetensors", shards.len());
