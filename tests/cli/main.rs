@@ -8,6 +8,7 @@ mod conversion;
 mod interrupts;
 mod kills;
 mod machine;
+mod mapping;
 mod plans;
 mod plugins;
 mod refusals;
