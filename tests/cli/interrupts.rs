@@ -1,6 +1,5 @@
 //! Ctrl-C: the conversion stops with its exit code and its document, and takes away what it had begun.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,10 +11,10 @@ use crate::world::{Run, command, contents, fixture, rialto, scratch, text};
 /// Interrupts in all; a delay for each part of a whole run's time.
 const INTERRUPTS: u32 = 20;
 
-/// An import that gets the signal once, after a while; nothing if the signal ended it before it listened.
-fn interrupted(source: &Path, target: &Path, after: Duration) -> Option<Run> {
+/// A run that gets the signal once, after a while; nothing if the signal ended it before it listened.
+fn interrupted(arguments: &[&str], after: Duration) -> Option<Run> {
     let child = command()
-        .args(["import", text(source), text(target), "--json"])
+        .args(arguments)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -36,15 +35,16 @@ fn interrupted(source: &Path, target: &Path, after: Duration) -> Option<Run> {
 fn an_interrupted_import_says_so_and_leaves_nothing() {
     let scratch = scratch();
     let (source, target) = (fixture("glm52-tiny"), scratch.path().join("target"));
+    let arguments = ["import", text(&source), text(&target), "--json"];
     let begin = Instant::now();
-    assert_eq!(rialto(["import", text(&source), text(&target)]).code, 0);
+    assert_eq!(rialto(arguments).code, 0);
     let whole = begin.elapsed();
     let complete = contents(&target);
     std::fs::remove_dir_all(&target).unwrap();
 
     let mut stopped = 0;
     for number in 0..INTERRUPTS {
-        let Some(run) = interrupted(&source, &target, whole * number / INTERRUPTS) else {
+        let Some(run) = interrupted(&arguments, whole * number / INTERRUPTS) else {
             continue;
         };
         if run.code == 0 {
@@ -56,6 +56,29 @@ fn an_interrupted_import_says_so_and_leaves_nothing() {
         stopped += 1;
         let error = run.error(130, "engine/cancelled");
         assert_eq!(error["code"], 9);
+        let names: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().collect();
+        assert!(names.is_empty(), "interrupt {number}: {names:?}");
+    }
+    assert!(stopped > 0, "no run was stopped");
+}
+
+#[test]
+fn an_interrupted_probe_says_so_and_leaves_nothing() {
+    let scratch = scratch();
+    let (source, target) = (fixture("glm52-tiny"), scratch.path().join("not/yet/there"));
+    let arguments = ["plan", text(&source), "--probe", text(&target), "--json"];
+    let begin = Instant::now();
+    assert_eq!(rialto(arguments).code, 0);
+    let whole = begin.elapsed();
+    let mut stopped = 0;
+    for number in 0..INTERRUPTS {
+        let Some(run) = interrupted(&arguments, whole * number / INTERRUPTS) else {
+            continue;
+        };
+        if run.code != 0 {
+            stopped += 1;
+            run.error(130, "engine/cancelled");
+        }
         let names: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().collect();
         assert!(names.is_empty(), "interrupt {number}: {names:?}");
     }

@@ -396,3 +396,48 @@ fn a_config_alone_plans_and_does_not_import() {
         assert_eq!(error.slug(), "engine/no-weights");
     });
 }
+
+/// Each size may be sound, and what they add up to not: every two of them as large as they may be.
+#[test]
+fn sizes_that_add_up_to_more_than_a_number_holds_are_an_error() {
+    let sizes = [
+        "hidden_size",
+        "intermediate_size",
+        "moe_intermediate_size",
+        "vocab_size",
+        "kv_lora_rank",
+        "n_shared_experts",
+        "v_head_dim",
+    ];
+    let mut refused = 0;
+    for (number, first) in sizes.iter().enumerate() {
+        for second in &sizes[number..] {
+            for shift in [28, 30, 31] {
+                let mut config = tiny_config();
+                for key in [first, second] {
+                    config[key] = json!(1u64 << shift);
+                }
+                match plan_config(&rialto_glm5::Glm5, &config) {
+                    Ok(plan) => {
+                        let tensors = plan.mapping().tensors().iter();
+                        let elements =
+                            tensors.map(|tensor| u128::from(tensor.shape.elements().unwrap()));
+                        assert_eq!(
+                            elements.sum::<u128>(),
+                            plan.summary().source.elements.into()
+                        );
+                    }
+                    Err(error) => {
+                        refused += 1;
+                        let slugs = ["engine/too-large", "tensor/shape-overflow"];
+                        assert!(
+                            slugs.contains(&error.slug()),
+                            "{first} {second} {shift}: {error}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 10, "{refused}");
+}

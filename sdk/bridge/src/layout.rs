@@ -6,7 +6,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::placement::matches;
 use crate::{Error, Mesh};
 
 /// How the layers shall be dealt to the stages.
@@ -61,28 +60,36 @@ impl FromStr for StageChoice {
 
     /// Reads layers for each stage (`6,8,8,4`, or `6,8x2,4` for the same) or, if it does not begin with a digit, a pattern.
     fn from_str(text: &str) -> Result<StageChoice, String> {
+        let text = text.trim();
         if !text.starts_with(|first: char| first.is_ascii_digit()) {
             return match text {
                 "" => Err("expected layers for each stage or a layer pattern".to_owned()),
                 _ => Ok(StageChoice::Pattern(text.to_owned())),
             };
         }
-        let number = |digits: &str, most: u64| {
-            let value = digits.trim().parse::<u64>().ok();
-            let value = value.filter(|value| (1..=most).contains(value));
-            value.ok_or_else(|| format!("{digits:?} is no number from 1 to {most}"))
+        let number = |text: &str| {
+            let digits = text.trim();
+            let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+            let value = digits
+                .parse::<u64>()
+                .ok()
+                .filter(|&value| is_number && value > 0);
+            value.ok_or_else(|| format!("{digits:?} is no number of layers or stages"))
         };
         let mut layers = Vec::new();
         for run in text.split(',') {
             let (each, times) = run.split_once('x').unwrap_or((run, "1"));
-            let times = usize::try_from(number(times, MOST_STAGES)?).unwrap_or_default();
-            layers.extend(vec![number(each, u64::MAX)?; times]);
+            let (each, times) = (number(each)?, number(times)?);
+            if times > MOST_STAGES - layers.len() as u64 {
+                return Err(format!("more than {MOST_STAGES} stages"));
+            }
+            layers.extend((0..times).map(|_| each));
         }
         Ok(StageChoice::Layers(layers))
     }
 }
 
-/// Most stages of one run in a list of layers.
+/// Most stages of a list: more than any pipeline has, and few enough to be held against a model at once.
 const MOST_STAGES: u64 = 10_000;
 
 /// One pipeline stage.
@@ -99,14 +106,6 @@ pub struct Stage {
     pub mtp_layers: u64,
     /// Keys of the params it holds, in which `*` stands for any run of characters. A param may be held by several stages.
     pub params: Vec<String>,
-}
-
-impl Stage {
-    /// Whether it holds a param.
-    #[must_use]
-    pub fn holds(&self, param: &str) -> bool {
-        self.params.iter().any(|pattern| matches(pattern, param))
-    }
 }
 
 /// All stages of a pipeline, in order, and what they change in the provider.
@@ -229,7 +228,12 @@ mod tests {
         assert_eq!(pattern, StageChoice::Pattern("D-|DE".to_owned()));
         assert_eq!(pattern.count(), Some(2));
         assert_eq!(read("6,8x2").unwrap().count(), Some(3));
+        assert_eq!(read(" 5x10000 "), layers(&[5; 10_000]));
         for wrong in [
+            "5x10000,1",
+            "1x10000,1x10000",
+            "3,+5",
+            "3;",
             "",
             "6,",
             "6,,8",

@@ -70,7 +70,7 @@ pub use layout::{PipelineLayout, PipelineRequest, SettingFault, Stage, StageChoi
 pub use mapping::{
     KeyDecl, Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl, Violation,
 };
-pub use mesh::{Mesh, MeshAxis};
+pub use mesh::{Mesh, MeshAxis, Rank};
 pub use padding::Padding;
 pub use placement::{Cut, Divided, MeshRefusal, Placement, PlacementRule, Share};
 pub use rule::{DtypeRule, Form, MapRule, ModuleState, Part, Rule, Scope, StateValue};

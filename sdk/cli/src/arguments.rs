@@ -100,16 +100,16 @@ pub(crate) struct Import {
 #[derive(Debug, Args)]
 pub(crate) struct ImportOptions {
     /// Tensor parallel size
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     tp: u64,
     /// Pipeline parallel size [default: the stages of --pipeline, else 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pp: Option<u64>,
     /// Expert parallel size
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     ep: u64,
     /// Tensor parallel size inside an expert
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     etp: u64,
     /// Layers of each pipeline stage, such as 6,8x8,4,4, or a hybrid layer pattern with | before stages
     #[arg(long, value_name = "LAYOUT")]
@@ -292,7 +292,8 @@ pub(crate) struct Plan {
     /// List the sizes that fit the model instead; --tp, --ep and --etp say for which ranks bytes are counted
     #[arg(long, conflicts_with_all = ["pp", "pipeline", "ranks", "probe"])]
     pub(crate) suggest: bool,
-    /// Estimate the time: read a little of PATH, write a little beside TARGET, which need not exist and stays as it is
+    /// Estimate the time: read a little of PATH, write a little beside TARGET, which need not exist and stays as it is. What
+    /// the system still has in memory reads faster than a disk
     #[arg(long, value_name = "TARGET")]
     pub(crate) probe: Option<PathBuf>,
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanDuration};
+use rialto_bridge::{Mesh, Rank};
 use rialto_engine::{
-    ChunkChoice, Direction, DtypeChoice, Rank, Rates, Side, StageShare, Suggestions, Summary, ranks,
+    ChunkChoice, Direction, DtypeChoice, Rates, Side, StageShare, Suggestions, Summary,
 };
 use serde::Serialize;
 
@@ -34,18 +35,14 @@ pub(crate) struct RankShare {
 impl RankShare {
     /// All ranks of a plan for import; none of one for export, which has no mesh.
     pub(crate) fn all(summary: &Summary) -> Vec<RankShare> {
-        let mesh = summary.mesh.iter();
-        let of_stage = |rank: &Rank| {
-            let mut stages = summary.stages.iter();
-            stages.find(|stage| {
-                (stage.first_rank..stage.first_rank + stage.ranks).contains(&rank.rank)
-            })
+        let ranks: Vec<Rank> = summary.mesh.iter().flat_map(Mesh::ranks).collect();
+        let of_stages = ranks.chunk_by(|a, b| a.pp == b.pp).zip(&summary.stages);
+        let share = |rank: &Rank, stage: &StageShare| RankShare {
+            rank: *rank,
+            bytes: stage.rank_bytes,
         };
-        mesh.flat_map(ranks)
-            .map(|rank| RankShare {
-                rank,
-                bytes: of_stage(&rank).map_or(0, StageShare::rank_bytes),
-            })
+        of_stages
+            .flat_map(|(ranks, stage)| ranks.iter().map(move |rank| share(rank, stage)))
             .collect()
     }
 }
@@ -299,7 +296,7 @@ fn stage_table(stages: &[StageShare]) -> Vec<String> {
             count(stage.params),
             bytes(stage.dense_bytes),
             bytes(stage.expert_bytes),
-            bytes(stage.rank_bytes()),
+            bytes(stage.rank_bytes),
         ]);
     }
     table(&rows)

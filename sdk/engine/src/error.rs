@@ -89,6 +89,9 @@ pub enum Error {
         /// Its key.
         param: String,
     },
+    /// A model whose sizes add up to more than 64 bits hold.
+    #[error("the sizes of this model add up to more than 64 bits hold")]
+    TooLarge,
     /// The caller asked to stop.
     #[error("stopped on request")]
     Cancelled,
@@ -105,6 +108,7 @@ impl Error {
         ("engine/vocabulary", 1),
         ("engine/layout", 13),
         ("engine/stageless", 13),
+        ("engine/too-large", 4),
         ("engine/cancelled", 9),
     ];
 
@@ -134,6 +138,7 @@ impl Error {
             Error::Vocabulary { .. } => "engine/vocabulary",
             Error::Layout { .. } => "engine/layout",
             Error::Stageless { .. } => "engine/stageless",
+            Error::TooLarge => "engine/too-large",
             Error::Cancelled => "engine/cancelled",
         }
     }

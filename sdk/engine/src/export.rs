@@ -286,10 +286,10 @@ impl ExportPlan {
             notices: vec![source.run.note.clone()],
         };
         for stored in params.stored() {
-            summary.source.add(stored.shape.elements()?, stored.dtype);
+            summary.source.count(&stored.shape, stored.dtype)?;
         }
         for (_, dtype, shape) in &tensors {
-            summary.target.add(shape.elements()?, *dtype);
+            summary.target.count(shape, *dtype)?;
         }
         summary.notices.extend(ignored);
         summary.notices.extend(ignore_notices);

@@ -36,7 +36,7 @@ pub(crate) fn take_out(
     for stored in inventory.iter() {
         if let Some(pattern) = taken.get(stored.name.as_str()) {
             let elements = stored.shape.elements()?;
-            Skipped::count(&mut skipped, &format!("--ignore {pattern}"), elements);
+            Skipped::count(&mut skipped, &format!("--ignore {pattern}"), elements)?;
         }
     }
     inventory.retain(|stored| !taken.contains_key(stored.name.as_str()));

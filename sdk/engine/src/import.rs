@@ -400,7 +400,7 @@ impl ImportPlan {
         summary.groups = summary::groups(&self.mapping)?;
         for &position in &self.binding.tensors {
             let stored = &inventory[position];
-            summary.source.add(stored.shape.elements()?, stored.dtype);
+            summary.source.count(&stored.shape, stored.dtype)?;
         }
         for encoding in self.binding.encodings.iter().flatten() {
             let (codec, companions) = encoding;
@@ -411,17 +411,17 @@ impl ImportPlan {
             }
             let name = &self.codecs[*codec].name;
             Encoded::count(&mut summary.encoded, name, companions.len() as u64, bytes);
-            summary.source.bytes += bytes;
+            summary::add(&mut summary.source.bytes, bytes)?;
         }
         for (param, &dtype) in self.mapping.params().iter().zip(&self.dtypes) {
-            summary.target.add(param.shape.elements()?, dtype);
+            summary.target.count(&param.shape, dtype)?;
         }
         summary.target.objects = self.mapping.objects().len() as u64;
         summary.target.files = self.files.files().len() as u64;
         for (rule, position) in &self.binding.skipped {
             let reason = self.mapping.rule(*rule).skip.clone().unwrap_or_default();
             let elements = inventory[*position].shape.elements()?;
-            Skipped::count(&mut summary.skipped, &reason, elements);
+            Skipped::count(&mut summary.skipped, &reason, elements)?;
         }
         if let Some(&first) = self.binding.aliases.first() {
             summary.notices.push(format!(

@@ -57,6 +57,6 @@ pub use import::{ImportPlan, source_config};
 pub use options::{ChunkChoice, DtypeChoice, ExportOptions, Options};
 pub use probe::{Rates, probe};
 pub use progress::{Progress, Silent};
-pub use stages::{Pipeline, Rank, StageShare, Suggestions, ranks};
+pub use stages::{Pipeline, StageShare, Suggestions};
 pub use summary::{Direction, Encoded, Group, Side, Skipped, Summary};
 pub use verify::{Contents, VerifyOptions, VerifySource, verify};

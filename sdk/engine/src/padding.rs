@@ -89,14 +89,22 @@ pub(crate) fn left_out(
     let Some((param, rows)) = longest else {
         return Ok(lines);
     };
+    let config = spec.dims.vocab;
     match run_config::read_vocab_size(iteration)? {
-        Some(named) if named != spec.dims.vocab => Err(Error::Vocabulary {
-            place: iteration.name().to_owned(),
-            param: param.clone(),
-            rows,
-            named,
-            config: spec.dims.vocab,
-        }),
-        _ => Ok(lines),
+        Some(named) if named != config => {
+            return Err(Error::Vocabulary {
+                place: iteration.name().to_owned(),
+                param: param.clone(),
+                rows,
+                named,
+                config,
+            });
+        }
+        Some(_) => {}
+        None => lines.push(format!(
+            "only the config says that the vocabulary has {config} rows: the checkpoint names no vocab_size in {}",
+            run_config::RUN_CONFIG
+        )),
     }
+    Ok(lines)
 }

@@ -1,12 +1,19 @@
 //! What each rank of a mesh holds of a model, stage by stage.
 
+use std::collections::{BTreeSet, HashMap};
+
+use rialto_bridge::placement::matches;
 use rialto_bridge::{
-    Bridge, Mapping, Mesh, MeshAxis, ModelSpec, PipelineRequest, Placement, Stage,
+    Bridge, Mapping, Mesh, MeshAxis, ModelSpec, ParamDecl, PipelineRequest, Placement, Stage,
 };
-use rialto_tensor::Dtype;
+use rialto_tensor::{Dtype, Shape};
 use serde::Serialize;
 
+use crate::summary::add;
 use crate::{Error, Options, beside, padding};
+
+/// The code of an error that says what would do instead; see `docs/errors.md`.
+const UNSUPPORTED: u32 = 3;
 
 /// A pipeline stage, and what each of its ranks holds. All of them hold equally much: whatever is cut is cut evenly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,69 +36,100 @@ pub struct StageShare {
     pub dense_bytes: u64,
     /// Bytes of a rank that expert ranks share out.
     pub expert_bytes: u64,
+    /// Bytes of weights on a rank.
+    pub rank_bytes: u64,
 }
 
-impl StageShare {
-    /// Bytes of weights on each of its ranks.
-    #[must_use]
-    pub fn rank_bytes(&self) -> u64 {
-        self.dense_bytes + self.expert_bytes
-    }
+/// What one rank holds of a param, the same on every rank that holds any of it.
+struct Part<'a> {
+    param: &'a str,
+    /// How many params the rank's model has for it.
+    params: u64,
+    bytes: u64,
+    is_expert: bool,
 }
 
-/// A rank by its place in every dimension.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Rank {
-    /// Its number.
-    pub rank: u64,
-    /// Its pipeline stage.
-    pub pp: u64,
-    /// Its tensor rank.
-    pub tp: u64,
-    /// Its expert rank.
-    pub ep: u64,
-    /// Its tensor rank inside an expert.
-    pub etp: u64,
-}
-
-/// The ranks of a mesh, in order: tensor ranks count fastest, then expert ranks on the same numbers, stages slowest.
-#[must_use]
-pub fn ranks(mesh: &Mesh) -> Vec<Rank> {
-    let each = ranks_of_a_stage(mesh);
-    let rank = |rank: u64| {
-        let inside = rank % each;
-        Rank {
-            rank,
-            pp: rank / each,
-            tp: inside % mesh.tp,
-            ep: inside / mesh.etp % mesh.ep,
-            etp: inside % mesh.etp,
-        }
-    };
-    (0..each * mesh.pp).map(rank).collect()
-}
-
-/// The fewest ranks that both ways of dealing them fill: the least common multiple of `tp` and `ep * etp`.
-fn ranks_of_a_stage(mesh: &Mesh) -> u64 {
-    let (dense, expert) = (mesh.tp, mesh.ep * mesh.etp);
-    let (mut a, mut b) = (dense, expert);
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    dense / a * expert
-}
-
-/// What the ranks of each stage hold. `dtypes` are those of the params as written.
+/// What one rank holds of each param. `dtypes` are those of the params as written.
 ///
-/// Errors: [`Error::Stageless`] for a param that no stage holds; what the placement says.
-pub(crate) fn shares(
-    stages: &[Stage],
-    mapping: &Mapping,
+/// Errors: what the placement says; [`Error::TooLarge`].
+fn parts<'a>(
+    mapping: &'a Mapping,
     dtypes: &[Dtype],
     placement: &Placement,
     mesh: &Mesh,
-) -> Result<Vec<StageShare>, Error> {
-    let ranks = ranks_of_a_stage(mesh);
+) -> Result<Vec<Part<'a>>, Error> {
+    let params = (0..).zip(mapping.params().iter().zip(dtypes));
+    let written = params.filter(|&(position, _)| !beside::is_beside(mapping, position));
+    let part = |(_, (param, &dtype)): (usize, (&'a ParamDecl, &Dtype))| {
+        let share = placement.share(&param.name, &param.shape, mesh)?;
+        Ok(Part {
+            param: &param.name,
+            params: share.stacked,
+            bytes: Shape::new(share.extents).size_bytes(dtype)?,
+            is_expert: share.is_expert,
+        })
+    };
+    written.map(part).collect()
+}
+
+/// Which stages hold a param, found without asking every pattern of every stage: most are all that begins alike.
+struct Holders<'a> {
+    by_prefix: HashMap<&'a str, Vec<usize>>,
+    /// The lengths of the prefixes.
+    lengths: BTreeSet<usize>,
+    /// Patterns of another form.
+    others: Vec<(&'a str, usize)>,
+}
+
+impl<'a> Holders<'a> {
+    fn new(stages: &'a [Stage]) -> Holders<'a> {
+        let mut holders = Holders {
+            by_prefix: HashMap::new(),
+            lengths: BTreeSet::new(),
+            others: Vec::new(),
+        };
+        for (number, stage) in stages.iter().enumerate() {
+            for pattern in &stage.params {
+                match pattern
+                    .strip_suffix('*')
+                    .filter(|prefix| !prefix.contains('*'))
+                {
+                    Some(prefix) => {
+                        holders.lengths.insert(prefix.len());
+                        holders.by_prefix.entry(prefix).or_default().push(number);
+                    }
+                    None => holders.others.push((pattern, number)),
+                }
+            }
+        }
+        holders
+    }
+
+    /// The numbers of the stages, each once.
+    fn of(&self, param: &str) -> BTreeSet<usize> {
+        let prefixes = self
+            .lengths
+            .iter()
+            .filter_map(|&length| param.get(..length));
+        let by_prefix = prefixes
+            .filter_map(|prefix| self.by_prefix.get(prefix))
+            .flatten();
+        let others = self
+            .others
+            .iter()
+            .filter(|(pattern, _)| matches(pattern, param));
+        by_prefix
+            .copied()
+            .chain(others.map(|&(_, number)| number))
+            .collect()
+    }
+}
+
+/// What the ranks of each stage hold.
+///
+/// Errors: [`Error::Stageless`] for a param that no stage holds; [`Error::TooLarge`].
+fn shares_of(stages: &[Stage], parts: &[Part<'_>], mesh: &Mesh) -> Result<Vec<StageShare>, Error> {
+    let ranks = mesh.ranks_of_a_stage();
     let of_stage = |(number, stage): (u64, &Stage)| StageShare {
         first_layer: stage.first_layer,
         layers: stage.layers,
@@ -102,32 +140,40 @@ pub(crate) fn shares(
         params: 0,
         dense_bytes: 0,
         expert_bytes: 0,
+        rank_bytes: 0,
     };
     let mut shares: Vec<StageShare> = (0..).zip(stages).map(of_stage).collect();
-    for (position, param) in mapping.params().iter().enumerate() {
-        if beside::is_beside(mapping, position) {
-            continue;
-        }
-        let share = placement.share(&param.name, &param.shape, mesh)?;
-        let bytes = share.extents.iter().product::<u64>() * dtypes[position].size_bytes();
-        let mut is_held = false;
-        for (stage, held) in stages.iter().zip(&mut shares) {
-            if stage.holds(&param.name) {
-                is_held = true;
-                held.params += share.stacked;
-                match share.is_expert {
-                    true => held.expert_bytes += bytes,
-                    false => held.dense_bytes += bytes,
-                }
-            }
-        }
-        if !is_held {
+    let holders = Holders::new(stages);
+    for part in parts {
+        let held_by = holders.of(part.param);
+        if held_by.is_empty() {
             return Err(Error::Stageless {
-                param: param.name.clone(),
+                param: part.param.to_owned(),
             });
+        }
+        for number in held_by {
+            let held = &mut shares[number];
+            add(&mut held.params, part.params)?;
+            add(&mut held.rank_bytes, part.bytes)?;
+            // No part of a sum that fits overflows.
+            match part.is_expert {
+                true => held.expert_bytes += part.bytes,
+                false => held.dense_bytes += part.bytes,
+            }
         }
     }
     Ok(shares)
+}
+
+/// What the ranks of each stage hold of a mapping; errors as for its two steps.
+pub(crate) fn shares(
+    stages: &[Stage],
+    mapping: &Mapping,
+    dtypes: &[Dtype],
+    placement: &Placement,
+    mesh: &Mesh,
+) -> Result<Vec<StageShare>, Error> {
+    shares_of(stages, &parts(mapping, dtypes, placement, mesh)?, mesh)
 }
 
 /// Sizes that fit a model, one dimension at a time.
@@ -181,21 +227,24 @@ pub(crate) fn suggest(
     padding::check_mesh(&placement, mapping, &written, options)?;
     let divided = padding::divided(mapping, &written, options.pads_vocabulary);
     let divided = placement.divided(divided);
+    let parts = parts(mapping, dtypes, &placement, mesh)?;
     let mut pipelines = Vec::new();
     for pp in 1..=spec.dims.layers {
         let mesh = Mesh { pp, ..*mesh };
-        // What does not fit is what is asked here.
-        let Ok(layout) = family.pipeline_layout(spec, &PipelineRequest::new(mesh)) else {
-            continue;
+        let layout = match family.pipeline_layout(spec, &PipelineRequest::new(mesh)) {
+            Ok(layout) => layout,
+            // Which numbers of stages do not fit is what is asked here.
+            Err(error) if error.code() == UNSUPPORTED => continue,
+            Err(error) => return Err(error.into()),
         };
-        let shares = shares(&layout.stages, mapping, dtypes, &placement, &mesh)?;
+        let shares = shares_of(&layout.stages, &parts, &mesh)?;
         pipelines.push(Pipeline {
             pp,
             layers: shares.iter().map(|share| share.layers).collect(),
-            ranks: pp * ranks_of_a_stage(&mesh),
+            ranks: pp * mesh.ranks_of_a_stage(),
             largest_rank_bytes: shares
                 .iter()
-                .map(StageShare::rank_bytes)
+                .map(|share| share.rank_bytes)
                 .max()
                 .unwrap_or_default(),
         });
@@ -207,41 +256,4 @@ pub(crate) fn suggest(
         etp: divided.sizes(MeshAxis::Etp),
         pipelines,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tensor_ranks_and_expert_ranks_are_the_same_ranks() {
-        for (tp, ep, etp, expected) in [
-            (1, 8, 2, 16),
-            (2, 1, 1, 2),
-            (4, 3, 2, 12),
-            (1, 1, 1, 1),
-            (2, 2, 2, 4),
-        ] {
-            let mesh = Mesh { tp, pp: 3, ep, etp };
-            assert_eq!(ranks_of_a_stage(&mesh), expected, "{mesh}");
-            let ranks = ranks(&mesh);
-            assert_eq!(ranks.len() as u64, 3 * expected);
-            // Every place of either way is filled equally often in every stage.
-            for pp in 0..3 {
-                let of_stage = || ranks.iter().filter(|rank| rank.pp == pp);
-                for t in 0..tp {
-                    assert_eq!(
-                        of_stage().filter(|rank| rank.tp == t).count() as u64,
-                        expected / tp
-                    );
-                }
-                for e in 0..ep {
-                    for k in 0..etp {
-                        let there = of_stage().filter(|rank| (rank.ep, rank.etp) == (e, k));
-                        assert_eq!(there.count() as u64, expected / ep / etp);
-                    }
-                }
-            }
-        }
-    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rialto_bridge::{Mapping, Mesh, ModelSpec};
-use rialto_tensor::Dtype;
+use rialto_tensor::{Dtype, Shape};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -18,6 +18,12 @@ pub enum Direction {
     Import,
     /// Megatron to Hugging Face.
     Export,
+}
+
+/// Adds to a total. Errors: [`Error::TooLarge`]: sizes of a config may each be sound, and their sum not.
+pub(crate) fn add(total: &mut u64, more: u64) -> Result<(), Error> {
+    *total = total.checked_add(more).ok_or(Error::TooLarge)?;
+    Ok(())
 }
 
 /// One side of a conversion in numbers.
@@ -36,10 +42,11 @@ pub struct Side {
 }
 
 impl Side {
-    pub(crate) fn add(&mut self, elements: u64, dtype: Dtype) {
+    /// Counts a tensor or param. Errors: [`Error::TooLarge`].
+    pub(crate) fn count(&mut self, shape: &Shape, dtype: Dtype) -> Result<(), Error> {
         self.tensors += 1;
-        self.elements += elements;
-        self.bytes += elements * dtype.size_bytes();
+        add(&mut self.elements, shape.elements()?)?;
+        add(&mut self.bytes, shape.size_bytes(dtype)?)
     }
 }
 
@@ -99,12 +106,12 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// Counts a tensor among those that are left out for this reason.
-    pub(crate) fn count(all: &mut Vec<Skipped>, reason: &str, elements: u64) {
+    /// Counts a tensor among those that are left out for this reason. Errors: [`Error::TooLarge`].
+    pub(crate) fn count(all: &mut Vec<Skipped>, reason: &str, elements: u64) -> Result<(), Error> {
         match all.iter_mut().find(|skipped| skipped.reason == reason) {
             Some(skipped) => {
                 skipped.tensors += 1;
-                skipped.elements += elements;
+                add(&mut skipped.elements, elements)?;
             }
             None => all.push(Skipped {
                 reason: reason.to_owned(),
@@ -112,6 +119,7 @@ impl Skipped {
                 elements,
             }),
         }
+        Ok(())
     }
 }
 
@@ -176,7 +184,7 @@ pub(crate) fn groups(mapping: &Mapping) -> Result<Vec<Group>, Error> {
     for tensor in mapping.tensors() {
         if let Some(group) = groups.get_mut(mapping.rule(tensor.rule).group.as_str()) {
             group.tensors += 1;
-            group.elements += tensor.shape.elements()?;
+            add(&mut group.elements, tensor.shape.elements()?)?;
         }
     }
     for param in mapping.params() {

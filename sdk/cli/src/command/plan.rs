@@ -10,10 +10,11 @@ use rialto_engine::{
 };
 
 use crate::arguments::{Common, Plan};
+use crate::bar::Bar;
 use crate::failure::{Failure, WRONG_USAGE};
 use crate::output::Output;
 use crate::report::{Estimate, Planned, RankShare, Suggested};
-use crate::{families, places};
+use crate::{families, interrupt, places};
 
 pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), Failure> {
     let store = places::open(&plan.path)?;
@@ -41,9 +42,14 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
         return output.result(&Planned {
             summary,
             ranks: plan.ranks.then(|| RankShare::all(summary)),
-            estimate: estimate(plan, weights, summary)?,
+            estimate: estimate(plan, weights, summary, output)?,
         });
     }
+    // What it is comes first: of a path that is mistyped nothing can be said.
+    let source = MegatronSource::open(
+        Arc::clone(&store),
+        places::open_reference(plan.reference.as_deref())?,
+    )?;
     let mut of_import = plan.options.only_of_import();
     let also = [("--ranks", plan.ranks), ("--suggest", plan.suggest)];
     of_import.extend(
@@ -57,10 +63,6 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
             "a megatron checkpoint, which is planned for export",
         ));
     }
-    let source = MegatronSource::open(
-        Arc::clone(&store),
-        places::open_reference(plan.reference.as_deref())?,
-    )?;
     let family = families::claim(common, source.config(), output)?;
     let asked = plan.options.resolve();
     let options = ExportOptions {
@@ -73,7 +75,7 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
     output.result(&Planned {
         summary,
         ranks: None,
-        estimate: estimate(plan, Some(store.as_ref()), summary)?,
+        estimate: estimate(plan, Some(store.as_ref()), summary, output)?,
     })
 }
 
@@ -82,15 +84,17 @@ fn estimate(
     plan: &Plan,
     source: Option<&dyn Store>,
     summary: &Summary,
+    output: &Output,
 ) -> Result<Option<Estimate>, Failure> {
     let Some(place) = &plan.probe else {
         return Ok(None);
     };
+    interrupt::listen()?;
     refuse_overlap(&plan.path, place)?;
     // An older target would be replaced by the conversion, and is not by this.
     let target = places::create(place, true)?;
     let room = target.require_bytes(summary.target.bytes);
-    let rates = probe(source, target)?;
+    let rates = probe(source, target, &Bar::new(output))?;
     let took = rates.estimate(summary.source.bytes, summary.target.bytes);
     Ok(Some(Estimate {
         rates,
