@@ -2,13 +2,13 @@
 //!
 //! A config is walked layer by layer into names, shapes and dtypes. Nothing here is shared with the family's plugin or with the
 //! crates that carry it out, so the two can be held against each other; the table of tensors is that of the model's published
-//! headers. Only what the published configs say is understood: a lack of a number is a panic, and lists of layer types are
-//! taken as they stand.
+//! headers. Only what the published configs say is understood: lists of layer types are taken as they stand, and what else could
+//! say which layer has what is refused, not passed over.
 //!
 //! Letters: `h` hidden, `v` vocabulary, `a` heads, `dn dr dv` widths of a head without and with rotary embedding and of its
 //! values, `rq rk` latent ranks, `hi di` heads and width of an indexer, `e` experts, `f` an expert's channels.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Rows and columns for which a scale stands.
 const BLOCK: u64 = 128;
@@ -87,19 +87,52 @@ impl Tensor {
 /// Every tensor of the checkpoint that a config was published with, the scales of a matrix after it: the embedding, the layers
 /// by number with the prediction layers last, the head.
 ///
-/// # Panics
-///
-/// If the config lacks a number.
-#[must_use]
-pub fn tensors(config: &Value) -> Vec<Tensor> {
+/// Errors: a line that names the key of the config that is not as it should be.
+pub fn read(config: &Value) -> Result<Vec<Tensor>, String> {
     let mut walk = Walk {
         config,
-        is_fp8: !config["quantization_config"].is_null(),
+        is_fp8: is_fp8(&config["quantization_config"])?,
         part: Part::Main,
         tensors: Vec::new(),
     };
-    walk.model();
-    walk.tensors
+    walk.model()?;
+    Ok(walk.tensors)
+}
+
+/// The same of a config that is known to be read.
+///
+/// # Panics
+///
+/// If it is not.
+#[must_use]
+pub fn tensors(config: &Value) -> Vec<Tensor> {
+    read(config).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn refused(key: &str, found: &Value, expected: &str) -> String {
+    let found = match found {
+        Value::Null => "absent".to_owned(),
+        found => found.to_string(),
+    };
+    format!("{key} is {found}, expected {expected}")
+}
+
+/// Whether the matrices are codes with scales.
+fn is_fp8(quantization: &Value) -> Result<bool, String> {
+    if quantization.is_null() {
+        return Ok(false);
+    }
+    let block = [BLOCK, BLOCK];
+    for (key, expected) in [
+        ("quant_method", json!("fp8")),
+        ("weight_block_size", json!(block)),
+    ] {
+        if quantization[key] != expected {
+            let name = format!("quantization_config.{key}");
+            return Err(refused(&name, &quantization[key], &expected.to_string()));
+        }
+    }
+    Ok(true)
 }
 
 struct Walk<'a> {
@@ -110,18 +143,81 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn number(&self, key: &str) -> u64 {
-        let value = self.config[key].as_u64();
-        value.unwrap_or_else(|| panic!("no number for {key}"))
+    fn number(&self, key: &str) -> Result<u64, String> {
+        let value = &self.config[key];
+        value
+            .as_u64()
+            .ok_or_else(|| refused(key, value, "a whole number"))
     }
 
-    /// What a list of layer types says of a layer; without the list, `otherwise`.
-    fn is(&self, list: &str, layer: u64, kind: &str, otherwise: bool) -> bool {
-        let at = usize::try_from(layer).expect("few layers");
-        match &self.config[list] {
-            Value::Null => otherwise,
-            types => types[at] == *kind,
+    /// A number that some releases do not give.
+    fn number_or(&self, key: &str, otherwise: u64) -> Result<u64, String> {
+        match &self.config[key] {
+            Value::Null => Ok(otherwise),
+            _ => self.number(key),
         }
+    }
+
+    /// Which layers are of the first of two kinds, as a list of layer types says it. `None` without the list.
+    fn kinds(
+        &self,
+        list: &str,
+        kinds: [&str; 2],
+        layers: u64,
+    ) -> Result<Option<Vec<bool>>, String> {
+        let value = &self.config[list];
+        let words = match value {
+            Value::Null => return Ok(None),
+            Value::Array(words) => words.as_slice(),
+            _ => &[],
+        };
+        if words.len() as u64 != layers {
+            let expected = format!("one for each of {layers} layers");
+            return Err(format!(
+                "{list} has {} entries, expected {expected}",
+                words.len()
+            ));
+        }
+        let is_known = |word: &Value| kinds.iter().any(|kind| word == kind);
+        if let Some(layer) = words.iter().position(|word| !is_known(word)) {
+            let (key, expected) = (format!("{list}[{layer}]"), kinds.join(" or "));
+            return Err(refused(&key, &words[layer], &expected));
+        }
+        Ok(Some(words.iter().map(|word| word == kinds[0]).collect()))
+    }
+
+    /// Which layers have an indexer of their own: all, without a list. Other ways to say it are understood by programs that
+    /// load a model, and here refused where no list decides.
+    fn indexers(&self, layers: u64) -> Result<Vec<bool>, String> {
+        if let Some(full) = self.kinds("indexer_types", ["full", "shared"], layers)? {
+            return Ok(full);
+        }
+        let pattern = &self.config["index_topk_pattern"];
+        if !pattern.is_null() {
+            let expected = "none without indexer_types";
+            return Err(refused("index_topk_pattern", pattern, expected));
+        }
+        match self.number_or("index_topk_freq", 1)? {
+            0 | 1 => (0..layers).map(|_| Ok(true)).collect(),
+            frequency => {
+                let expected = "at most 1 without indexer_types";
+                Err(refused("index_topk_freq", &frequency.into(), expected))
+            }
+        }
+    }
+
+    /// Which layers are dense: without a list the first ones, as many as are counted.
+    fn dense(&self, layers: u64) -> Result<Vec<bool>, String> {
+        if let Some(dense) = self.kinds("mlp_layer_types", ["dense", "sparse"], layers)? {
+            return Ok(dense);
+        }
+        let frequency = self.number_or("moe_layer_freq", 1)?;
+        if frequency != 1 {
+            let expected = "1 without mlp_layer_types";
+            return Err(refused("moe_layer_freq", &frequency.into(), expected));
+        }
+        let first = self.number_or("first_k_dense_replace", 0)?;
+        Ok((0..layers).map(|layer| layer < first).collect())
     }
 
     fn push(&mut self, name: String, dtype: Dtype, shape: &[u64]) {
@@ -153,27 +249,20 @@ impl Walk<'_> {
         }
     }
 
-    fn model(&mut self) {
-        let (v, h) = (self.number("vocab_size"), self.number("hidden_size"));
-        let layers = self.number("num_hidden_layers");
+    fn model(&mut self) -> Result<(), String> {
+        let (v, h) = (self.number("vocab_size")?, self.number("hidden_size")?);
+        let layers = self.number("num_hidden_layers")?;
         self.plain("model.embed_tokens.weight".to_owned(), &[v, h]);
-        for layer in 0..layers {
-            let has_indexer = self.is("indexer_types", layer, "full", true);
-            // Configs without a list of MLP types count the dense layers, which come first.
-            let first = self.config["first_k_dense_replace"].as_u64();
-            let is_early = first.is_some_and(|first| layer < first);
-            let is_dense = self.is("mlp_layer_types", layer, "dense", is_early);
-            self.layer(layer, has_indexer, is_dense);
+        let (indexers, dense) = (self.indexers(layers)?, self.dense(layers)?);
+        for (layer, (has_indexer, is_dense)) in (0..).zip(indexers.into_iter().zip(dense)) {
+            self.layer(layer, has_indexer, is_dense)?;
         }
         self.part = Part::Mtp;
         // FC-09: no count of prediction layers is a count of none.
-        let depths = match &self.config["num_nextn_predict_layers"] {
-            Value::Null => 0,
-            _ => self.number("num_nextn_predict_layers"),
-        };
+        let depths = self.number_or("num_nextn_predict_layers", 0)?;
         for layer in layers..layers + depths {
             let name = |field: &str| format!("model.layers.{layer}.{field}.weight");
-            self.layer(layer, true, false);
+            self.layer(layer, true, false)?;
             self.plain(name("enorm"), &[h]);
             self.plain(name("hnorm"), &[h]);
             self.plain(name("eh_proj"), &[h, 2 * h]);
@@ -182,34 +271,36 @@ impl Walk<'_> {
         self.part = Part::Main;
         self.plain("model.norm.weight".to_owned(), &[h]);
         self.plain("lm_head.weight".to_owned(), &[v, h]);
+        Ok(())
     }
 
-    fn layer(&mut self, layer: u64, has_indexer: bool, is_dense: bool) {
+    fn layer(&mut self, layer: u64, has_indexer: bool, is_dense: bool) -> Result<(), String> {
         let prefix = format!("model.layers.{layer}");
-        let h = self.number("hidden_size");
+        let h = self.number("hidden_size")?;
         self.plain(format!("{prefix}.input_layernorm.weight"), &[h]);
         self.plain(format!("{prefix}.post_attention_layernorm.weight"), &[h]);
-        self.attention(&format!("{prefix}.self_attn"), h);
+        self.attention(&format!("{prefix}.self_attn"), h)?;
         if has_indexer {
-            self.indexer(&format!("{prefix}.self_attn.indexer"), h);
+            self.indexer(&format!("{prefix}.self_attn.indexer"), h)?;
         }
         let mlp = format!("{prefix}.mlp");
         if is_dense {
-            let width = self.number("intermediate_size");
+            let width = self.number("intermediate_size")?;
             self.gated(&mlp, width, h);
         } else {
-            self.experts(&mlp, h);
+            self.experts(&mlp, h)?;
         }
+        Ok(())
     }
 
-    fn attention(&mut self, prefix: &str, h: u64) {
-        let a = self.number("num_attention_heads");
-        let (rq, rk) = (self.number("q_lora_rank"), self.number("kv_lora_rank"));
+    fn attention(&mut self, prefix: &str, h: u64) -> Result<(), String> {
+        let a = self.number("num_attention_heads")?;
+        let (rq, rk) = (self.number("q_lora_rank")?, self.number("kv_lora_rank")?);
         let (dn, dr) = (
-            self.number("qk_nope_head_dim"),
-            self.number("qk_rope_head_dim"),
+            self.number("qk_nope_head_dim")?,
+            self.number("qk_rope_head_dim")?,
         );
-        let dv = self.number("v_head_dim");
+        let dv = self.number("v_head_dim")?;
         let name = |field: &str| format!("{prefix}.{field}.weight");
         self.matrix(name("q_a_proj"), rq, h);
         self.plain(name("q_a_layernorm"), &[rq]);
@@ -218,24 +309,29 @@ impl Walk<'_> {
         self.plain(name("kv_a_layernorm"), &[rk]);
         self.matrix(name("kv_b_proj"), a * (dn + dv), rk);
         self.matrix(name("o_proj"), h, a * dv);
+        Ok(())
     }
 
-    fn indexer(&mut self, prefix: &str, h: u64) {
-        let rq = self.number("q_lora_rank");
-        let (hi, di) = (self.number("index_n_heads"), self.number("index_head_dim"));
+    fn indexer(&mut self, prefix: &str, h: u64) -> Result<(), String> {
+        let rq = self.number("q_lora_rank")?;
+        let (hi, di) = (
+            self.number("index_n_heads")?,
+            self.number("index_head_dim")?,
+        );
         self.matrix(format!("{prefix}.wq_b.weight"), hi * di, rq);
         self.matrix(format!("{prefix}.wk.weight"), di, h);
         self.plain(format!("{prefix}.k_norm.weight"), &[di]);
         self.plain(format!("{prefix}.k_norm.bias"), &[di]);
         self.plain(format!("{prefix}.weights_proj.weight"), &[hi, h]);
+        Ok(())
     }
 
-    fn experts(&mut self, mlp: &str, h: u64) {
+    fn experts(&mut self, mlp: &str, h: u64) -> Result<(), String> {
         let (e, f) = (
-            self.number("n_routed_experts"),
-            self.number("moe_intermediate_size"),
+            self.number("n_routed_experts")?,
+            self.number("moe_intermediate_size")?,
         );
-        let shared = self.number("n_shared_experts") * f;
+        let shared = self.number("n_shared_experts")? * f;
         self.plain(format!("{mlp}.gate.weight"), &[e, h]);
         let bias = format!("{mlp}.gate.e_score_correction_bias");
         self.push(bias, Dtype::F32, &[e]);
@@ -243,6 +339,7 @@ impl Walk<'_> {
             self.gated(&format!("{mlp}.experts.{expert}"), f, h);
         }
         self.gated(&format!("{mlp}.shared_experts"), shared, h);
+        Ok(())
     }
 
     fn gated(&mut self, prefix: &str, width: u64, h: u64) {

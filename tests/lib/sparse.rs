@@ -32,23 +32,33 @@ pub struct Written {
 
 /// Writes the checkpoint that the `config.json` of a directory was published with into `target`, which it creates.
 ///
-/// Errors: the file system's, also if the target exists; a config that is no JSON.
-///
-/// # Panics
-///
-/// If the config lacks a number, as [`published::tensors`].
+/// Errors: the file system's, also if the target exists; a config that is no JSON, or that [`published::read`] refuses. Those
+/// about the config name it.
 pub fn write(directory: &Path, target: &Path) -> io::Result<Written> {
-    let config = fs::read(directory.join("config.json"))?;
-    let tensors = published::tensors(&serde_json::from_slice(&config)?);
+    let path = directory.join("config.json");
+    let named = |kind, error: &dyn std::fmt::Display| {
+        io::Error::new(kind, format!("{}: {error}", path.display()))
+    };
+    let config = fs::read(&path).map_err(|error| named(error.kind(), &error))?;
+    let invalid = |error: &dyn std::fmt::Display| named(io::ErrorKind::InvalidData, error);
+    let parsed = serde_json::from_slice(&config).map_err(|error| invalid(&error))?;
+    let tensors = published::read(&parsed).map_err(|error| invalid(&error))?;
     write_tensors(&config, &tensors, target)
 }
 
 /// The same of tensors that need not be those of the config: what nobody published, and somebody may have.
 ///
-/// Errors: the file system's, also if the target exists.
+/// Errors: the file system's, also if the target exists. After any error there is nothing that was not there before.
 pub fn write_tensors(config: &[u8], tensors: &[Tensor], target: &Path) -> io::Result<Written> {
-    let shards = pack(tensors, MAX_SHARD_BYTES);
     fs::create_dir(target)?;
+    fill(config, tensors, target).inspect_err(|_| {
+        // What went wrong first is what is told.
+        let _ = fs::remove_dir_all(target);
+    })
+}
+
+fn fill(config: &[u8], tensors: &[Tensor], target: &Path) -> io::Result<Written> {
+    let shards = pack(tensors, MAX_SHARD_BYTES);
     fs::write(target.join("config.json"), config)?;
     let mut weight_map = BTreeMap::new();
     for (number, tensors) in (1..).zip(&shards) {
@@ -189,5 +199,56 @@ mod tests {
         let error = write(&fixture("glm52-tiny"), room.path()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_dir(room.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_config_that_cannot_be_read_is_named_and_leaves_no_target() {
+        let room = tempfile::tempdir().unwrap();
+        let (source, target) = (room.path().join("source"), room.path().join("target"));
+        fs::create_dir(&source).unwrap();
+        let path = source.join("config.json");
+        let config = fs::read_to_string(fixture("glm52-tiny").join("config.json")).unwrap();
+        let lacking = config.replace("\"v_head_dim\"", "\"v_head\"");
+        for (config, kind, expected) in [
+            (None, io::ErrorKind::NotFound, "No such file"),
+            (Some("{"), io::ErrorKind::InvalidData, "EOF"),
+            (
+                Some("{}"),
+                io::ErrorKind::InvalidData,
+                "vocab_size is absent",
+            ),
+            (
+                Some(&lacking),
+                io::ErrorKind::InvalidData,
+                "v_head_dim is absent",
+            ),
+        ] {
+            if let Some(config) = config {
+                fs::write(&path, config).unwrap();
+            }
+            let error = write(&source, &target).unwrap_err();
+            assert_eq!(error.kind(), kind);
+            let expected = format!("{}: {expected}", path.display());
+            assert!(error.to_string().starts_with(&expected), "{error}");
+            assert!(!target.exists());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_finished_leaves_no_target() {
+        let tensor = |name: &str, rows: u64| Tensor {
+            name: name.to_owned(),
+            dtype: published::Dtype::Bf16,
+            shape: vec![rows],
+            part: published::Part::Main,
+            is_scale: false,
+        };
+        // A shard that can be written, and one that is longer than any file.
+        let tensors = [tensor("a", 8), tensor("b", 1 << 62)];
+        let room = tempfile::tempdir().unwrap();
+        let target = room.path().join("target");
+        write_tensors(b"{}", &tensors, &target).unwrap_err();
+        assert_eq!(fs::read_dir(room.path()).unwrap().count(), 0);
+        write_tensors(b"{}", &tensors[..1], &target).unwrap();
     }
 }

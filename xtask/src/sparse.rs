@@ -17,13 +17,8 @@ pub(crate) struct SparseArguments {
 /// Writes it. Errors: those of [`sparse::write`], with the target.
 pub(crate) fn run(arguments: &SparseArguments) -> Result<()> {
     let SparseArguments { config_dir, target } = arguments;
-    let written = sparse::write(config_dir, target).with_context(|| {
-        format!(
-            "no sparse checkpoint {} of {}",
-            target.display(),
-            config_dir.display()
-        )
-    })?;
+    let written = sparse::write(config_dir, target)
+        .with_context(|| format!("no sparse checkpoint {} was written", target.display()))?;
     println!(
         "{}: {} shards with the headers of {} tensors, {} bytes of holes",
         target.display(),

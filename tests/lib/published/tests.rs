@@ -109,3 +109,101 @@ fn the_tensors_of_an_fp8_config_are_those_of_the_headers_beside_it() {
     });
     assert_eq!(derived.collect::<BTreeMap<_, _>>(), stored);
 }
+
+/// A copy of a small config with one value changed; null takes it away.
+fn with(name: &str, key: &str, value: Value) -> Value {
+    let config = std::fs::read(fixture(name).join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&config).unwrap();
+    config[key] = value;
+    config
+}
+
+#[test]
+fn a_config_that_lacks_any_number_that_is_read_is_refused_by_its_key() {
+    for key in [
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "q_lora_rank",
+        "kv_lora_rank",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "v_head_dim",
+        "index_n_heads",
+        "index_head_dim",
+        "intermediate_size",
+        "n_routed_experts",
+        "n_shared_experts",
+        "moe_intermediate_size",
+    ] {
+        for value in [Value::Null, json!("8"), json!(-1), json!(0.5)] {
+            let error = read(&with("glm52-tiny", key, value)).unwrap_err();
+            assert!(error.starts_with(&format!("{key} is ")), "{error}");
+        }
+    }
+    let error = read(&with("glm52-tiny", "q_lora_rank", Value::Null)).unwrap_err();
+    assert_eq!(error, "q_lora_rank is absent, expected a whole number");
+}
+
+#[test]
+fn a_config_that_says_in_another_way_which_layer_has_what_is_refused() {
+    // Without its list the config counts: four layers an indexer.
+    let error = read(&with("glm52-tiny", "indexer_types", Value::Null)).unwrap_err();
+    assert_eq!(
+        error,
+        "index_topk_freq is 4, expected at most 1 without indexer_types"
+    );
+    let without = |list: &str, key: &str, value: Value| {
+        let mut config = with("glm5-tiny", list, Value::Null);
+        config[key] = value;
+        read(&config)
+    };
+    for (list, key, values) in [
+        ("indexer_types", "index_topk_freq", [json!(2), json!("2")]),
+        (
+            "indexer_types",
+            "index_topk_pattern",
+            [json!("F"), json!([])],
+        ),
+        ("mlp_layer_types", "moe_layer_freq", [json!(2), json!([1])]),
+        (
+            "mlp_layer_types",
+            "first_k_dense_replace",
+            [json!("1"), json!(-1)],
+        ),
+    ] {
+        for value in values {
+            let error = without(list, key, value).unwrap_err();
+            assert!(error.starts_with(key), "{error}");
+        }
+    }
+    // What says nothing else is read.
+    for frequency in [json!(0), json!(1), Value::Null] {
+        let read = without("indexer_types", "index_topk_freq", frequency);
+        assert_eq!(read.unwrap(), of("glm5-tiny"));
+    }
+    for list in ["indexer_types", "mlp_layer_types"] {
+        for value in [
+            json!([]),
+            json!("full"),
+            json!(vec!["full"; 9]),
+            json!(vec!["dens"; 8]),
+        ] {
+            let error = read(&with("glm52-tiny", list, value)).unwrap_err();
+            assert!(error.starts_with(list), "{error}");
+        }
+    }
+    for (key, value) in [
+        ("quant_method", json!("awq")),
+        ("weight_block_size", json!([64, 64])),
+    ] {
+        let mut config = with("glm53-tiny", "index_topk_freq", json!(3));
+        config["quantization_config"][key] = value;
+        let error = read(&config).unwrap_err();
+        assert!(
+            error.starts_with(&format!("quantization_config.{key}")),
+            "{error}"
+        );
+    }
+}
