@@ -376,7 +376,7 @@ fn fc_21_every_command_names_tensor_shape_and_region_of_a_gap_or_an_overlap() {
                 return;
             };
             sizes[axis] += 1;
-            chunks[at].region = Region::new(offsets.clone(), sizes.clone());
+            chunks[at].region = Region::new(offsets.clone(), sizes.clone()).into();
             (offsets[axis], sizes[axis]) = (end(axis), 1);
         });
         let is_doubled = axis.is_some();

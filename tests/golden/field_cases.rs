@@ -406,7 +406,7 @@ fn fc_21_chunks_that_do_not_tile_their_tensor_are_refused_when_opened() {
             );
             let axis = offsets.iter().position(|&offset| offset > 0).unwrap();
             offsets[axis] -= 1;
-            chunks[1].region = Region::new(offsets, sizes);
+            chunks[1].region = Region::new(offsets, sizes).into();
             let text = open(&overlap).expect_err(name);
             assert!(text.to_string().contains(name), "{text}");
             doubled += 1;

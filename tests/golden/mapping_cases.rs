@@ -442,7 +442,7 @@ fn fc_21_any_chunk_of_a_stack_of_experts_that_is_lost_or_doubled_is_named_with_i
                     (offsets[axis], sizes[axis]) = (end, 1);
                     let doubled = Region::new(offsets, sizes);
                     untiled(&format!("{doubled} is covered twice"), &|chunks| {
-                        chunks[at].region = onto.clone();
+                        chunks[at].region = onto.clone().into();
                     });
                     grown += 1;
                 }

@@ -143,7 +143,8 @@ fn fc_22_an_import_pads_with_zeros_in_the_chunks_of_megatron() {
                     let sizes = [rows / count, shape[1]];
                     let boxes = (0..count).map(|rank| Region::new([rank * sizes[0], 0], sizes));
                     let written = checkpoint.metadata().tensors[name].chunks.iter();
-                    let written: Vec<Region> = written.map(|chunk| chunk.region.clone()).collect();
+                    let written: Vec<Region> =
+                        written.map(|chunk| chunk.region.as_ref().clone()).collect();
                     assert_eq!(written, boxes.collect::<Vec<_>>(), "{source} {mesh}");
                     shape[0] = vocabulary;
                 }

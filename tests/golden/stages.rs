@@ -8,7 +8,7 @@ use rialto_bridge::{
     StageChoice,
 };
 use rialto_checkpoint::store::{MemoryStore, Store};
-use rialto_engine::{ImportPlan, Options, source_config};
+use rialto_engine::{ChunkChoice, ImportPlan, Options, source_config};
 use serde_json::{Value, json};
 
 use crate::world::{
@@ -399,6 +399,68 @@ fn fc_23_every_size_suggested_fits_and_none_that_fits_is_left_out() {
                 assert_eq!(Some(pipeline.largest_rank_bytes), largest, "{name} {mesh}");
             }
         }
+    });
+}
+
+/// A size that cuts the model into more chunks than are written is refused and not offered, unless params are written whole.
+#[test]
+fn no_size_is_suggested_that_makes_too_many_chunks() {
+    both_ways(|family| {
+        let on = |mesh, chunks| Options {
+            mesh,
+            chunks,
+            ..options(MtpPolicy::Keep)
+        };
+        let plan = |options: &Options| ImportPlan::new(family, on_disk("configs/glm-5.2"), options);
+        let single = plan(&on(Mesh::SINGLE, ChunkChoice::Whole)).unwrap();
+        let over = |etp| Mesh {
+            etp,
+            ..Mesh::SINGLE
+        };
+        let powers = |end: u32| (0..=end).map(|power| 1 << power).collect::<Vec<u64>>();
+        let suggest = |mesh, chunks| single.suggest(family, &on(mesh, chunks));
+        let found = suggest(Mesh::SINGLE, ChunkChoice::Megatron).unwrap();
+        assert_eq!(found.etp, powers(4));
+        assert_eq!((found.tp, found.ep), (powers(6), powers(8)));
+        let found = suggest(over(2048), ChunkChoice::Whole).unwrap();
+        assert_eq!(found.etp, powers(11));
+        let is_refused = |error| {
+            let rialto_engine::Error::Bridge(error) = error else {
+                panic!("{error}");
+            };
+            assert_eq!(error.slug(), "bridge/chunks");
+            assert_eq!(
+                error.to_string(),
+                "mesh tp 1 pp 1 ep 1 etp 32 makes 1868993 chunks, at most 1048576 are written"
+            );
+            assert!(error.help().unwrap().contains("--chunks whole"));
+        };
+        is_refused(plan(&on(over(32), ChunkChoice::Megatron)).unwrap_err());
+        is_refused(suggest(over(32), ChunkChoice::Megatron).unwrap_err());
+        plan(&on(over(2048), ChunkChoice::Whole)).unwrap();
+
+        // With 286 experts in sixteen parts 5,000 chunks are left for what the tensor ranks cut: 477 params and blocks.
+        let text = std::fs::read(fixture("configs/glm-5.2/config.json")).unwrap();
+        let mut config: Value = serde_json::from_slice(&text).unwrap();
+        config["n_routed_experts"] = json!(286);
+        let store = MemoryStore::new("286 experts");
+        store.insert("config.json", config.to_string()).unwrap();
+        let at = |tp| {
+            let mesh = Mesh { tp, ..over(16) };
+            on(mesh, ChunkChoice::Megatron)
+        };
+        let store: Arc<dyn Store> = Arc::new(store);
+        let plan = |options: &Options| ImportPlan::new(family, Arc::clone(&store), options);
+        let single = plan(&on(Mesh::SINGLE, ChunkChoice::Whole)).unwrap();
+        assert_eq!(single.suggest(family, &at(1)).unwrap().tp, powers(3));
+        plan(&at(8)).unwrap();
+        let error = plan(&at(16)).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("tp 16 pp 1 ep 1 etp 16 makes 10"),
+            "{error}"
+        );
     });
 }
 

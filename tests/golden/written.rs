@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use std::sync::Arc;
+
 use rialto_checkpoint::store::{MemoryStore, read_whole};
 use rialto_checkpoint::torch_dist::{
     Body, Content, FilePlan, TRACKER_FILE, description_bytes, tracker_bytes,
@@ -65,9 +67,9 @@ impl Cut {
 pub(crate) fn megatron(values: &Values, cut: Cut) -> MemoryStore {
     let chunks = |(name, (dtype, shape, _)): (&String, &(_, Vec<u64>, _))| {
         let chunk = |region| Content::Chunk {
-            name: name.clone(),
+            name: name.as_str().into(),
             dtype: *dtype,
-            shape: Shape::new(shape.as_slice()),
+            shape: Arc::new(Shape::new(shape.as_slice())),
             region,
         };
         cut.regions(shape)
@@ -88,7 +90,7 @@ pub(crate) fn megatron(values: &Values, cut: Cut) -> MemoryStore {
         else {
             panic!("a chunk")
         };
-        let (_, shape, bytes) = &values[&item.name];
+        let (_, shape, bytes) = &values[&*item.name];
         let first = region.offsets().first().copied().unwrap_or_default() as usize;
         let row = bytes.len() / shape.first().map_or(1, |&rows| rows as usize);
         let bytes = &bytes[first * row..][..layout.data_len() as usize];

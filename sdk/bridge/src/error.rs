@@ -3,7 +3,8 @@
 use rialto_tensor::error::code_of;
 use thiserror::Error as ThisError;
 
-use crate::{MeshRefusal, SettingFault, Violation};
+use crate::placement::MAX_CHUNKS;
+use crate::{Mesh, MeshRefusal, SettingFault, Violation};
 
 /// How many findings a message shows; all of them are in the value.
 const SHOWN: usize = 20;
@@ -45,6 +46,14 @@ pub enum Error {
         refusals: Vec<MeshRefusal>,
         /// What to do about it other than to choose another size.
         advice: Option<String>,
+    },
+    /// A mesh that cuts a model into more chunks than a checkpoint may have.
+    #[error("mesh {mesh} makes {chunks} chunks, at most {MAX_CHUNKS} are written")]
+    Chunks {
+        /// The mesh.
+        mesh: Mesh,
+        /// How many chunks it makes.
+        chunks: u64,
     },
     /// A pipeline that the model cannot be cut into.
     #[error("{}; valid for this model: {valid}", faults.join("; "))]
@@ -137,6 +146,7 @@ impl Error {
         ("config/value", 4),
         ("bridge/unsupported", 3),
         ("bridge/mesh", 3),
+        ("bridge/chunks", 3),
         ("bridge/pipeline", 3),
         ("bridge/settings", 3),
         ("weight-map/template", 4),
@@ -165,6 +175,7 @@ impl Error {
             Error::ConfigValue { .. } => "config/value",
             Error::Unsupported { .. } => "bridge/unsupported",
             Error::Mesh { .. } => "bridge/mesh",
+            Error::Chunks { .. } => "bridge/chunks",
             Error::Pipeline { .. } => "bridge/pipeline",
             Error::Settings { .. } => "bridge/settings",
             Error::Template { .. } => "weight-map/template",
@@ -183,6 +194,7 @@ impl Error {
     pub fn help(&self) -> Option<String> {
         match self {
             Error::NotTotal { advice, .. } | Error::Mesh { advice, .. } => advice.clone(),
+            Error::Chunks { .. } => Some("choose smaller sizes, or `--chunks whole`".to_owned()),
             Error::Requirement { .. } => Some("use a rialto as new as the plugin".to_owned()),
             Error::Plugin { help, .. } => help.clone(),
             Error::Panic { .. } => {

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Mesh, MeshAxis};
 
-/// Most chunks of one param.
-const LIMIT: u64 = 1 << 20;
+/// Most chunks of a checkpoint, and so of one param: nine times as many as the largest model known makes with its experts cut in
+/// two, and some hundred megabytes of a plan. Each is an item with a head, a tail and a line in `.metadata`.
+pub const MAX_CHUNKS: u64 = 1 << 20;
 
 /// Largest size of a dimension that a message offers.
 const MAX_SIZE: u64 = 4096;
@@ -76,6 +77,13 @@ impl Cut {
     pub fn stacked(mut self) -> Cut {
         self.is_stacked = true;
         self
+    }
+
+    /// How many chunks it makes of a param along its axis; `None` without that axis.
+    fn chunks(&self, shape: &Shape, mesh: &Mesh) -> Option<u64> {
+        let &extent = shape.extents().get(self.axis)?;
+        let fragments = self.blocks.saturating_mul(mesh.size(self.over));
+        Some(if self.is_stacked { extent } else { fragments })
     }
 
     /// What the ranks of the dimension share, counted, of an axis of this extent. `None` if blocks and granules do not
@@ -259,15 +267,50 @@ impl Placement {
         Ok(share)
     }
 
+    /// How many chunks the params make on a mesh, whether or not it divides them. Nothing is built.
+    pub fn count<'a>(
+        &self,
+        params: impl IntoIterator<Item = (&'a str, &'a Shape)>,
+        mesh: &Mesh,
+    ) -> u64 {
+        let params = params.into_iter().map(|(param, shape)| {
+            let cuts = self.rule(param).into_iter().flat_map(|rule| &rule.cuts);
+            let counts = cuts.map(|cut| cut.chunks(shape, mesh).unwrap_or(1));
+            counts.fold(1, u64::saturating_mul)
+        });
+        params.fold(0, u64::saturating_add)
+    }
+
+    /// Refuses a mesh on which the params are more chunks than are written. Errors: [`Error::Chunks`].
+    pub fn check_count<'a>(
+        &self,
+        params: impl IntoIterator<Item = (&'a str, &'a Shape)>,
+        mesh: &Mesh,
+    ) -> Result<(), Error> {
+        match self.count(params, mesh) {
+            0..=MAX_CHUNKS => Ok(()),
+            chunks => Err(Error::Chunks {
+                mesh: *mesh,
+                chunks,
+            }),
+        }
+    }
+
     fn rule(&self, param: &str) -> Option<&PlacementRule> {
         self.rules.iter().find(|rule| matches(&rule.param, param))
     }
 
-    /// The chunks in which Megatron itself would write the param on this mesh, in row-major order.
+    /// The chunks in which Megatron itself would write the param on this mesh, in row-major order, each made when it is asked
+    /// for.
     ///
     /// Errors: [`Error::Unsupported`] if no rule matches, if an axis is not there, or if an extent cannot be divided
-    /// ([`Placement::check`] says which sizes would divide all of them).
-    pub fn chunks(&self, param: &str, shape: &Shape, mesh: &Mesh) -> Result<Vec<Region>, Error> {
+    /// ([`Placement::check`] says which sizes would divide all of them); [`Error::Chunks`] for too many of them.
+    pub fn chunks(
+        &self,
+        param: &str,
+        shape: &Shape,
+        mesh: &Mesh,
+    ) -> Result<impl Iterator<Item = Region> + use<>, Error> {
         let rule = self.rule(param).ok_or_else(|| no_rule(param))?;
         let mut counts = vec![1; shape.rank()];
         for cut in &rule.cuts {
@@ -278,38 +321,20 @@ impl Placement {
             if cut.units(extent).filter(divides).is_none() {
                 return Err(undivided(param, cut, shape, ranks));
             }
-            let fragments = cut.blocks.saturating_mul(ranks);
-            counts[cut.axis] = if cut.is_stacked { extent } else { fragments };
+            counts[cut.axis] = cut.chunks(shape, mesh).unwrap_or(1);
         }
-        let total = counts
-            .iter()
-            .try_fold(1u64, |total, &count| total.checked_mul(count));
-        if total.is_none_or(|total| total > LIMIT) {
-            let found = format!("{counts:?} along the axes of {shape}");
-            return Err(unsupported(
-                format!("chunks of {param}"),
-                &found,
-                &format!("up to {LIMIT}"),
-            ));
-        }
-        let sizes: Vec<u64> = shape
-            .extents()
-            .iter()
-            .zip(&counts)
-            .map(|(extent, count)| extent / count)
-            .collect();
-        let mut chunks = vec![Vec::with_capacity(shape.rank())];
-        for (count, size) in counts.iter().zip(&sizes) {
-            let along = |prefix: &Vec<u64>| {
-                let prefix = prefix.clone();
-                (0..*count).map(move |position| [prefix.as_slice(), &[position * size]].concat())
-            };
-            chunks = chunks.iter().flat_map(along).collect();
-        }
-        Ok(chunks
-            .into_iter()
-            .map(|offsets| Region::new(offsets, sizes.clone()))
-            .collect())
+        self.check_count([(param, shape)], mesh)?;
+        let axes = shape.extents().iter().zip(&counts);
+        let sizes: Vec<u64> = axes.map(|(extent, count)| extent / count).collect();
+        let total: u64 = counts.iter().product();
+        Ok((0..total).map(move |chunk| {
+            let (mut offsets, mut rest) = (vec![0; sizes.len()], chunk);
+            for axis in (0..sizes.len()).rev() {
+                offsets[axis] = rest % counts[axis] * sizes[axis];
+                rest /= counts[axis];
+            }
+            Region::new(offsets, sizes.as_slice())
+        }))
     }
 }
 
@@ -401,7 +426,7 @@ mod tests {
             .chunks("l.0.fc1", &Shape::new([8, 3]), &Mesh::SINGLE)
             .unwrap();
         assert_eq!(
-            chunks,
+            chunks.collect::<Vec<_>>(),
             [Region::new([0, 0], [4, 3]), Region::new([4, 0], [4, 3])]
         );
     }
@@ -419,7 +444,7 @@ mod tests {
         let expected: Vec<Region> = (0..2)
             .flat_map(|e| (0..4).map(move |row| Region::new([e, 2 * row, 0], [1, 2, 3])))
             .collect();
-        assert_eq!(chunks, expected);
+        assert_eq!(chunks.collect::<Vec<_>>(), expected);
     }
 
     #[test]
@@ -490,10 +515,48 @@ mod tests {
     }
 
     #[test]
+    fn chunks_are_counted_as_they_are_made_and_too_many_are_refused_unmade() {
+        let shapes = [
+            ("a.experts.x.fc1", Shape::new([4, 48, 3])),
+            ("b.experts.x.fc1", Shape::new([4, 48, 3])),
+            ("a.fc1", Shape::new([24, 3])),
+            ("a.q", Shape::new([24, 3])),
+            ("a.norm", Shape::new([24])),
+        ];
+        let params = || shapes.iter().map(|(name, shape)| (*name, shape));
+        for (tp, ep, etp) in [(1, 1, 1), (2, 4, 3), (3, 2, 24), (6, 1, 8)] {
+            let mesh = Mesh { tp, pp: 1, ep, etp };
+            let made = params().map(|(name, shape)| table().chunks(name, shape, &mesh).unwrap());
+            let made: usize = made.map(Iterator::count).sum();
+            assert_eq!(table().count(params(), &mesh), made as u64, "{mesh}");
+            // Two stacks of so many experts in two blocks, one param in two blocks, one in one, one whole.
+            assert_eq!(made as u64, 2 * 4 * 2 * etp + 2 * tp + tp + 1);
+        }
+        // As many as are written in two params, and one param that is too many alone.
+        let stack = |experts: u64| Shape::new([experts, 8, 3]);
+        let (half, whole) = (stack(MAX_CHUNKS / 4), stack(MAX_CHUNKS / 2));
+        let over = stack(MAX_CHUNKS / 2 + 1);
+        let pair = [("a.experts.x.fc1", &half), ("b.experts.x.fc1", &half)];
+        let norm = Shape::new([8]);
+        assert_eq!(table().check_count(pair, &Mesh::SINGLE), Ok(()));
+        let third = pair.into_iter().chain([("a.norm", &norm)]);
+        let error = table().check_count(third, &Mesh::SINGLE).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "mesh tp 1 pp 1 ep 1 etp 1 makes 1048577 chunks, at most 1048576 are written"
+        );
+        assert_eq!((error.slug(), error.code()), ("bridge/chunks", 3));
+        let chunks = |shape| table().chunks("a.experts.x.fc1", shape, &Mesh::SINGLE);
+        assert_eq!(chunks(&whole).unwrap().count() as u64, MAX_CHUNKS);
+        assert!(matches!(chunks(&over), Err(Error::Chunks { .. })));
+    }
+
+    #[test]
     fn a_param_without_a_rule_is_named() {
         let error = table()
             .chunks("l.0.bias", &Shape::new([8]), &Mesh::SINGLE)
-            .unwrap_err();
+            .err()
+            .unwrap();
         assert!(error.to_string().contains("l.0.bias"), "{error}");
     }
 
@@ -512,6 +575,7 @@ mod tests {
                     },
                 )
                 .unwrap();
+            let chunks: Vec<Region> = chunks.collect();
             assert!(rialto_tensor::tiling_faults(&shape, &chunks).is_empty());
         }
     }

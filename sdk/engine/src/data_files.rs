@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rialto_bridge::{Bridge, Mapping, ModelSpec, StateValue};
 use rialto_checkpoint::store::Sink;
 use rialto_checkpoint::torch_dist::{self, Content, FilePlan, PlannedItem, TensorItem};
-use rialto_tensor::{Dtype, Region, Shape};
+use rialto_tensor::{Dtype, Region};
 
 use crate::{ChunkChoice, Error, Options, beside, order, padding};
 
@@ -26,22 +26,31 @@ pub(crate) fn place(
         .collect();
     padding::check_mesh(&placement, mapping, &ordered, options)?;
     ordered.sort_by(|&a, &b| order::natural(&mapping.params()[a].name, &mapping.params()[b].name));
-    let mut contents = Vec::new();
-    for param in ordered {
-        let (dtype, param) = (dtypes[param], &mapping.params()[param]);
-        let (name, shape): (&str, &Shape) = (&param.name, &param.shape);
-        let chunk = |region| Content::Chunk {
-            name: name.to_owned(),
-            dtype,
-            shape: shape.clone(),
-            region,
-        };
-        let regions = match options.chunks {
-            ChunkChoice::Megatron => placement.chunks(name, shape, &options.mesh)?,
-            ChunkChoice::Whole => vec![Region::whole(shape)],
-        };
-        contents.extend(regions.into_iter().map(chunk));
+    // All that can be refused is refused before the first chunk is made: a large mesh makes a million.
+    let mut regions: Vec<Box<dyn Iterator<Item = Region>>> = Vec::with_capacity(ordered.len());
+    if options.chunks == ChunkChoice::Megatron {
+        placement.check_count(padding::named(mapping, &ordered), &options.mesh)?;
     }
+    for (name, shape) in padding::named(mapping, &ordered) {
+        regions.push(match options.chunks {
+            ChunkChoice::Megatron => Box::new(placement.chunks(name, shape, &options.mesh)?),
+            ChunkChoice::Whole => Box::new(std::iter::once(Region::whole(shape))),
+        });
+    }
+    let chunks = ordered.iter().zip(regions).flat_map(|(&param, regions)| {
+        let (dtype, param) = (dtypes[param], &mapping.params()[param]);
+        let (name, shape) = (
+            Arc::from(param.name.as_str()),
+            Arc::new(param.shape.clone()),
+        );
+        regions.map(move |region| Content::Chunk {
+            name: Arc::clone(&name),
+            dtype,
+            shape: Arc::clone(&shape),
+            region,
+        })
+    });
+    let mut objects = Vec::with_capacity(mapping.objects().len());
     let empty = Arc::from(torch_dist::object_item(&torch_dist::empty_extra_state())?);
     let none = Arc::from(torch_dist::object_item(&torch_dist::no_extra_state())?);
     for object in mapping.objects() {
@@ -56,12 +65,12 @@ pub(crate) fn place(
                 }));
             }
         };
-        contents.push(Content::Object {
-            name: object.key.clone(),
+        objects.push(Content::Object {
+            name: object.key.as_str().into(),
             bytes: Arc::clone(bytes),
         });
     }
-    Ok(FilePlan::new(contents, MAX_FILE_BYTES)?)
+    Ok(FilePlan::new(chunks.chain(objects), MAX_FILE_BYTES)?)
 }
 
 /// Writes one chunk: the item's head, its data as it comes, its tail with the checksum of the data.

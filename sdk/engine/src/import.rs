@@ -305,7 +305,7 @@ impl ImportPlan {
                         region,
                         item: layout,
                     } => {
-                        let param = params[item.name.as_str()];
+                        let param = params[&*item.name];
                         let mut writer = ChunkWriter::begin(sink.as_ref(), item, layout)?;
                         self.write_chunk(
                             family,

@@ -65,6 +65,14 @@ pub(crate) fn divided<'a>(
     params.map(|param| (param.name.as_str(), &param.shape))
 }
 
+/// The names and shapes of these params, all of them.
+pub(crate) fn named<'a>(
+    mapping: &'a Mapping,
+    params: &'a [usize],
+) -> impl Iterator<Item = (&'a str, &'a Shape)> {
+    divided(mapping, params, false)
+}
+
 /// Lines that name what a checkpoint holds beyond the vocabulary and what is read of it.
 ///
 /// Errors: [`Error::Vocabulary`] if the iteration's run config names another vocabulary than the model that it is read as:

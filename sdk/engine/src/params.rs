@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rialto_bridge::binding::FoundParams;
 use rialto_bridge::{Mapping, StoredTensor};
@@ -23,7 +23,7 @@ pub(crate) struct Params {
     dtypes: Vec<Dtype>,
     inventory: Vec<StoredTensor>,
     /// Files and offsets of the chunks whose checksums have been compared: a chunk is read for many tensors, compared once.
-    compared: Mutex<HashSet<(String, u64)>>,
+    compared: Mutex<HashSet<(Arc<str>, u64)>>,
 }
 
 /// What a checkpoint holds of weights, in the words of the mapping, and a line on what else it holds.
@@ -41,7 +41,7 @@ pub(crate) fn inventory(
         place: entry
             .chunks
             .first()
-            .map(|chunk| chunk.file.clone())
+            .map(|chunk| chunk.file.as_ref().to_owned())
             .unwrap_or_default(),
     });
     let note = (!training.is_empty()).then(|| format!("training state is ignored: {training}"));
@@ -162,7 +162,7 @@ impl Params {
                     continue;
                 }
                 let in_param = if is_own {
-                    chunk.region.clone()
+                    chunk.region.as_ref().clone()
                 } else {
                     Region::corresponding(&chunk.region, &whole, &key.region)
                 };
@@ -174,7 +174,8 @@ impl Params {
                 // The bytes are read again right after, from the page cache: a chunk is a matrix, not a checkpoint.
                 if verifies && !self.is_compared(chunk) {
                     located.verify(source.as_ref(), &stored.name)?;
-                    self.compared().insert((chunk.file.clone(), chunk.offset));
+                    self.compared()
+                        .insert((Arc::clone(&chunk.file), chunk.offset));
                 }
                 let bytes = match located.dense_bytes() {
                     Some(range) => Bytes::File {
@@ -208,12 +209,12 @@ impl Params {
     }
 
     fn is_compared(&self, chunk: &Chunk) -> bool {
-        let place = (chunk.file.clone(), chunk.offset);
+        let place = (Arc::clone(&chunk.file), chunk.offset);
         self.compared().contains(&place)
     }
 
     /// Whoever panicked with the lock left a set of what had been compared by then.
-    fn compared(&self) -> MutexGuard<'_, HashSet<(String, u64)>> {
+    fn compared(&self) -> MutexGuard<'_, HashSet<(Arc<str>, u64)>> {
         self.compared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

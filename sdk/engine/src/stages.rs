@@ -10,7 +10,7 @@ use rialto_tensor::{Dtype, Shape};
 use serde::Serialize;
 
 use crate::summary::add;
-use crate::{Error, Options, beside, padding};
+use crate::{ChunkChoice, Error, Options, beside, padding};
 
 /// The code of an error that says what would do instead; see `docs/errors.md`.
 const UNSUPPORTED: u32 = 3;
@@ -206,7 +206,8 @@ pub struct Pipeline {
 
 /// Every size of each dimension that fits, and what the largest rank holds at each number of stages.
 ///
-/// Errors: [`rialto_bridge::Error::Mesh`] if the other sizes of the mesh do not divide the model; what the family says.
+/// Errors: [`rialto_bridge::Error::Mesh`] if the other sizes of the mesh do not divide the model,
+/// [`rialto_bridge::Error::Chunks`] if they cut it too small; what the family says.
 pub(crate) fn suggest(
     family: &dyn Bridge,
     spec: &ModelSpec,
@@ -228,6 +229,16 @@ pub(crate) fn suggest(
     let divided = padding::divided(mapping, &written, options.pads_vocabulary);
     let divided = placement.divided(divided);
     let parts = parts(mapping, dtypes, &placement, mesh)?;
+    // How many chunks a mesh makes does not hang on how long the vocabulary is.
+    let count = |mesh: &Mesh| placement.check_count(padding::named(mapping, &written), mesh);
+    let is_written = |mesh: Mesh| options.chunks == ChunkChoice::Whole || count(&mesh).is_ok();
+    if options.chunks == ChunkChoice::Megatron {
+        count(mesh)?;
+    }
+    let sizes = |over, on: &dyn Fn(u64) -> Mesh| -> Vec<u64> {
+        let sizes = divided.sizes(over).into_iter();
+        sizes.filter(|&size| is_written(on(size))).collect()
+    };
     let mut pipelines = Vec::new();
     for pp in 1..=spec.dims.layers {
         let mesh = Mesh { pp, ..*mesh };
@@ -251,9 +262,9 @@ pub(crate) fn suggest(
     }
     Ok(Suggestions {
         mesh: *mesh,
-        tp: divided.sizes(MeshAxis::Tp),
-        ep: divided.sizes(MeshAxis::Ep),
-        etp: divided.sizes(MeshAxis::Etp),
+        tp: sizes(MeshAxis::Tp, &|tp| Mesh { tp, ..*mesh }),
+        ep: sizes(MeshAxis::Ep, &|ep| Mesh { ep, ..*mesh }),
+        etp: sizes(MeshAxis::Etp, &|etp| Mesh { etp, ..*mesh }),
         pipelines,
     })
 }

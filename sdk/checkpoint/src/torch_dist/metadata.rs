@@ -17,6 +17,7 @@ mod read;
 mod write;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rialto_tensor::{Dtype, Location, Region, Shape, tiling_faults};
 
@@ -56,9 +57,9 @@ pub struct TensorEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// The part of the whole tensor, in elements.
-    pub region: Region,
+    pub region: Arc<Region>,
     /// The data file, relative to the checkpoint.
-    pub file: String,
+    pub file: Arc<str>,
     /// Where the item begins in the file, in bytes.
     pub offset: u64,
     /// Bytes of the item: a whole `torch.save` stream, not only the elements.
@@ -69,7 +70,7 @@ pub struct Chunk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectEntry {
     /// The data file, relative to the checkpoint.
-    pub file: String,
+    pub file: Arc<str>,
     /// Where the item begins in the file, in bytes.
     pub offset: u64,
     /// Bytes of the item.
@@ -107,7 +108,11 @@ impl Metadata {
             if faults.len() >= MAX_FAULTS {
                 break;
             }
-            let regions: Vec<Region> = entry.chunks.iter().map(|c| c.region.clone()).collect();
+            let regions: Vec<Region> = entry
+                .chunks
+                .iter()
+                .map(|c| c.region.as_ref().clone())
+                .collect();
             faults.extend(
                 tiling_faults(&entry.shape, &regions)
                     .into_iter()

@@ -30,19 +30,19 @@ pub const DATA_ALIGNMENT: u64 = 4096;
 pub enum Content {
     /// A part of a tensor, whose bytes come later.
     Chunk {
-        /// The tensor.
-        name: String,
+        /// The tensor; its chunks share it.
+        name: Arc<str>,
         /// Element type.
         dtype: Dtype,
-        /// Extents of the whole tensor.
-        shape: Shape,
+        /// Extents of the whole tensor, shared as well.
+        shape: Arc<Shape>,
         /// The part.
         region: Region,
     },
     /// An object, as [`object_item`](super::object_item) encodes it.
     Object {
         /// Its name.
-        name: String,
+        name: Arc<str>,
         /// The whole item; objects of equal value share it.
         bytes: Arc<[u8]>,
     },
@@ -51,8 +51,8 @@ pub enum Content {
 /// A file to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedFile {
-    /// `__0_0.distcp`, `__0_1.distcp`, and so on.
-    pub name: String,
+    /// `__0_0.distcp`, `__0_1.distcp`, and so on; what lies in it shares the name.
+    pub name: Arc<str>,
     /// Bytes, with the padding between items.
     pub len: u64,
 }
@@ -60,8 +60,8 @@ pub struct PlannedFile {
 /// An item and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedItem {
-    /// The tensor or object.
-    pub name: String,
+    /// The tensor, shared by its chunks, or the object.
+    pub name: Arc<str>,
     /// The number of the file in [`FilePlan::files`].
     pub file: usize,
     /// Where the item begins in the file: a multiple of 64.
@@ -75,10 +75,10 @@ pub struct PlannedItem {
 pub enum Body {
     /// A part of a tensor: prefix, data, suffix.
     Chunk {
-        /// The part.
-        region: Region,
-        /// The layout.
-        item: TensorItem,
+        /// The part, as the metadata has it.
+        region: Arc<Region>,
+        /// The layout, shared by consecutive chunks of one size.
+        item: Arc<TensorItem>,
     },
     /// A whole item.
     Object(Arc<[u8]>),
@@ -175,15 +175,19 @@ impl FilePlan {
                     Some(Body::Chunk { item, .. })
                         if item.dtype() == dtype && *item.shape() == shape =>
                     {
-                        item.clone()
+                        Arc::clone(item)
                     }
-                    _ => TensorItem::plan(dtype, &shape).map_err(|error| located(error, &name))?,
+                    _ => {
+                        let item = TensorItem::plan(dtype, &shape);
+                        Arc::new(item.map_err(|error| located(error, &name))?)
+                    }
                 };
+                let region = Arc::new(region);
                 (name, Body::Chunk { region, item })
             }
             Content::Object { name, bytes } => {
-                let is_known = self.metadata.tensors.contains_key(&name)
-                    || self.metadata.objects.contains_key(&name);
+                let is_known = self.metadata.tensors.contains_key(&*name)
+                    || self.metadata.objects.contains_key(&*name);
                 if is_known {
                     return Err(conflict(&name));
                 }
@@ -219,7 +223,7 @@ impl FilePlan {
             }
         }
         self.files.push(PlannedFile {
-            name: format!("__0_{}.distcp", self.files.len()),
+            name: format!("__0_{}.distcp", self.files.len()).into(),
             len: 0,
         });
         let first = offset_after(0, body).expect("a few bytes from the beginning of a file");
@@ -231,12 +235,15 @@ impl FilePlan {
         if self.metadata.objects.contains_key(name) {
             return Err(conflict(name));
         }
-        let entry = self.metadata.tensors.entry(name.to_owned());
-        let entry = entry.or_insert_with(|| TensorEntry {
-            dtype,
-            shape: shape.clone(),
-            chunks: Vec::new(),
-        });
+        let Some(entry) = self.metadata.tensors.get(name) else {
+            let entry = TensorEntry {
+                dtype,
+                shape: shape.clone(),
+                chunks: Vec::new(),
+            };
+            self.metadata.tensors.insert(name.to_owned(), entry);
+            return Ok(());
+        };
         if entry.dtype != dtype || entry.shape != *shape {
             return Err(conflict(name));
         }
@@ -244,16 +251,16 @@ impl FilePlan {
     }
 
     fn describe(&mut self, item: &PlannedItem, len: u64) {
-        let file = self.files[item.file].name.clone();
+        let file = Arc::clone(&self.files[item.file].name);
         let offset = item.offset;
         match &item.body {
             Body::Chunk { region, .. } => {
-                let entry = self.metadata.tensors.get_mut(&item.name);
+                let entry = self.metadata.tensors.get_mut(&*item.name);
                 entry
                     .expect("declared before it was placed")
                     .chunks
                     .push(Chunk {
-                        region: region.clone(),
+                        region: Arc::clone(region),
                         file,
                         offset,
                         len,
@@ -261,7 +268,9 @@ impl FilePlan {
             }
             Body::Object(_) => {
                 let entry = ObjectEntry { file, offset, len };
-                self.metadata.objects.insert(item.name.clone(), entry);
+                self.metadata
+                    .objects
+                    .insert(item.name.as_ref().to_owned(), entry);
             }
         }
     }

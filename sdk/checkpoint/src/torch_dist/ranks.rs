@@ -7,6 +7,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use rialto_tensor::{Location, Region};
 
@@ -41,7 +42,7 @@ pub(super) struct Ranks {
     /// How many objects of higher ranks are left aside. They need not equal the one that counts.
     pub(super) objects: usize,
     /// By tensor and region, the chunk's position in its entry and the rank that stored it.
-    seen: HashMap<String, HashMap<Region, (usize, u64)>>,
+    seen: HashMap<String, HashMap<Arc<Region>, (usize, u64)>>,
     /// The rank that named a tensor first.
     named_by: HashMap<String, u64>,
 }
@@ -123,7 +124,7 @@ impl Ranks {
                         other: (rank, chunk),
                     }),
                     _ => {
-                        seen.insert(chunk.region.clone(), (known.chunks.len(), rank));
+                        seen.insert(Arc::clone(&chunk.region), (known.chunks.len(), rank));
                         known.chunks.push(chunk);
                     }
                 }

@@ -145,7 +145,7 @@ mod tests {
             chunks: Vec::new(),
         };
         let object = ObjectEntry {
-            file: "f".to_owned(),
+            file: "f".into(),
             offset: 0,
             len: 0,
         };

@@ -118,7 +118,7 @@ fn megatron(store: Arc<dyn Store>) -> Result<Contents, Failure> {
         let file = entry
             .chunks
             .first()
-            .map(|chunk| chunk.file.as_str())
+            .map(|chunk| &*chunk.file)
             .unwrap_or_default();
         describe(
             name,

@@ -18,13 +18,13 @@ use crate::torch_dist::{
 /// `w`, bf16 [4, 2] in two halves of which byte n has the value n; and an object.
 fn sample() -> MemoryStore {
     let half = |row| Content::Chunk {
-        name: "w".to_owned(),
+        name: "w".into(),
         dtype: Dtype::Bf16,
-        shape: Shape::new([4, 2]),
+        shape: Arc::new(Shape::new([4, 2])),
         region: Region::new([row, 0], [2, 2]),
     };
     let object = Content::Object {
-        name: "w._extra_state/shard_0_1".to_owned(),
+        name: "w._extra_state/shard_0_1".into(),
         bytes: object_item(&empty_extra_state()).unwrap().into(),
     };
     // So small that every item has a file of its own.
@@ -96,7 +96,7 @@ fn common_state_comes_from_the_file_first_and_then_from_the_object() {
     change(&store, |metadata| {
         let file = "c.distcp".to_owned();
         let entry = crate::torch_dist::ObjectEntry {
-            file,
+            file: file.into(),
             offset: 0,
             len,
         };
@@ -279,7 +279,7 @@ fn data_files_may_have_any_name_inside_the_directory() {
         let bytes = store.remove("__0_1.distcp").unwrap();
         store.insert(name, bytes).unwrap();
         change(&store, |metadata| {
-            metadata.tensors.get_mut("w").unwrap().chunks[1].file = name.to_owned();
+            metadata.tensors.get_mut("w").unwrap().chunks[1].file = name.into();
         });
         let read = read_all(Arc::new(store)).unwrap();
         assert_eq!(read[1], (8..16).collect::<Vec<u8>>(), "{name}");
@@ -334,7 +334,7 @@ fn fc_33_the_first_item_that_a_cut_reaches_is_named_and_the_last_one_says_what_i
             .objects
             .get_mut("w._extra_state/shard_0_1")
             .unwrap();
-        object.file = "__0_0.distcp".to_owned();
+        object.file = "__0_0.distcp".into();
         object.offset = first.len() as u64;
     });
     for (len, affected) in [

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use rialto_tensor::{Dtype, Location, Region, Shape};
 
@@ -24,8 +25,9 @@ pub(super) fn decode(bytes: &[u8], location: &Location) -> Result<Metadata, Erro
 }
 
 /// A place in a data file, and whether anything was found to lie there.
-struct Place<'a> {
-    file: &'a str,
+struct Place {
+    /// Shared by all that lies in it.
+    file: Arc<str>,
     offset: u64,
     len: u64,
     is_used: bool,
@@ -88,7 +90,7 @@ impl<'a> Decoder<'_, 'a> {
             .min_by_key(|(key, _)| *key)
         {
             return Err(Error::StorageStray {
-                file: place.file.to_owned(),
+                file: place.file.as_ref().to_owned(),
                 location: self.location.clone().with_tensor(*name),
             });
         }
@@ -98,7 +100,7 @@ impl<'a> Decoder<'_, 'a> {
 
     // --- storage_data ---
 
-    fn places(&self, state: Value<'a>) -> Result<HashMap<Key<'a>, Place<'a>>, Error> {
+    fn places(&self, state: Value<'a>) -> Result<HashMap<Key<'a>, Place>, Error> {
         let Some(entries) = self
             .pickle
             .field(state, "storage_data")
@@ -106,11 +108,12 @@ impl<'a> Decoder<'_, 'a> {
         else {
             return Err(self.malformed("storage_data", "a dict", None));
         };
-        let mut places: HashMap<Key<'a>, Place<'a>> = HashMap::with_capacity(entries.len());
+        let mut places: HashMap<Key<'a>, Place> = HashMap::with_capacity(entries.len());
+        let mut files = HashMap::new();
         for &(index, info) in entries {
             let key = self.key(index)?;
             let name = key.0;
-            let place = self.place(name, info)?;
+            let place = self.place(name, info, &mut files)?;
             match places.entry(key) {
                 Entry::Vacant(slot) => {
                     slot.insert(place);
@@ -144,7 +147,13 @@ impl<'a> Decoder<'_, 'a> {
         }
     }
 
-    fn place(&self, name: &'a str, info: Value<'a>) -> Result<Place<'a>, Error> {
+    /// Reads a place; `files` are the files that were met before.
+    fn place(
+        &self,
+        name: &'a str,
+        info: Value<'a>,
+        files: &mut HashMap<&'a str, Arc<str>>,
+    ) -> Result<Place, Error> {
         let Some(state) = self.state(info, FILESYSTEM_MODULE, "_StorageInfo") else {
             return Err(self.malformed("a place", "a _StorageInfo", Some(name)));
         };
@@ -177,7 +186,7 @@ impl<'a> Decoder<'_, 'a> {
             });
         }
         Ok(Place {
-            file,
+            file: Arc::clone(files.entry(file).or_insert_with(|| file.into())),
             offset,
             len,
             is_used: false,
@@ -189,14 +198,14 @@ impl<'a> Decoder<'_, 'a> {
     fn object(
         &self,
         name: &'a str,
-        places: &mut HashMap<Key<'a>, Place<'a>>,
+        places: &mut HashMap<Key<'a>, Place>,
     ) -> Result<ObjectEntry, Error> {
         let Some(place) = places.get_mut(&(name, None)) else {
             return Err(self.without_place(name, None));
         };
         place.is_used = true;
         Ok(ObjectEntry {
-            file: place.file.to_owned(),
+            file: Arc::clone(&place.file),
             offset: place.offset,
             len: place.len,
         })
@@ -206,7 +215,7 @@ impl<'a> Decoder<'_, 'a> {
         &self,
         name: &'a str,
         value: Value<'a>,
-        places: &mut HashMap<Key<'a>, Place<'a>>,
+        places: &mut HashMap<Key<'a>, Place>,
         budget: &mut usize,
     ) -> Result<TensorEntry, Error> {
         let malformed = |what, expected| self.malformed(what, expected, Some(name));
@@ -252,8 +261,8 @@ impl<'a> Decoder<'_, 'a> {
             // Two chunks at one offset share a place here; that they overlap is found when the tiling is checked.
             place.is_used = true;
             chunks.push(Chunk {
-                region,
-                file: place.file.to_owned(),
+                region: Arc::new(region),
+                file: Arc::clone(&place.file),
                 offset: place.offset,
                 len: place.len,
             });

@@ -15,8 +15,8 @@ fn decode(bytes: &[u8]) -> Result<Metadata, Error> {
 
 fn chunk(region: Region, file: &str, offset: u64) -> Chunk {
     Chunk {
-        region,
-        file: file.to_owned(),
+        region: region.into(),
+        file: file.into(),
         offset,
         len: 900,
     }
@@ -59,7 +59,7 @@ fn sample() -> Metadata {
         ),
     ];
     let object = ObjectEntry {
-        file: "a/b".to_owned(),
+        file: "a/b".into(),
         offset: 4096,
         len: 1,
     };
@@ -96,7 +96,8 @@ fn a_missing_half_is_named_with_tensor_shape_and_region() {
 #[test]
 fn faults_of_all_tensors_are_listed() {
     let mut metadata = sample();
-    metadata.tensors.get_mut("w").unwrap().chunks[0].region = Region::new([0, 0], [3, 70_000]);
+    metadata.tensors.get_mut("w").unwrap().chunks[0].region =
+        Region::new([0, 0], [3, 70_000]).into();
     metadata.tensors.get_mut("s").unwrap().chunks.clear();
     let Err(Error::Tiling { faults, .. }) = decode(&metadata.encode()) else {
         panic!()
@@ -199,7 +200,7 @@ fn a_place_outside_the_directory_is_refused() {
         "a/..",
     ] {
         let mut metadata = sample();
-        metadata.objects.get_mut("o/shard_0_1").unwrap().file = file.to_owned();
+        metadata.objects.get_mut("o/shard_0_1").unwrap().file = file.into();
         let error = decode(&metadata.encode()).unwrap_err();
         assert!(
             matches!(error, Error::UnsafeName { .. }),
@@ -234,7 +235,7 @@ fn numbers_beyond_63_bits_are_refused() {
     assert_eq!(error.slug(), "tensor/shape-overflow");
     let mut metadata = sample();
     metadata.tensors.get_mut("w").unwrap().chunks[1].region =
-        Region::new([2, i64::MAX as u64], [2, 70_000]);
+        Region::new([2, i64::MAX as u64], [2, 70_000]).into();
     assert!(matches!(
         decode(&metadata.encode()),
         Err(Error::Tiling { .. })

@@ -6,9 +6,9 @@ use super::*;
 
 fn chunk(name: &str, shape: impl Into<Shape>, region: Region) -> Content {
     Content::Chunk {
-        name: name.to_owned(),
+        name: name.into(),
         dtype: Dtype::Bf16,
-        shape: shape.into(),
+        shape: Arc::new(shape.into()),
         region,
     }
 }
@@ -19,7 +19,7 @@ fn whole(name: &str, extents: [u64; 2]) -> Content {
 
 fn object(name: &str) -> Content {
     Content::Object {
-        name: name.to_owned(),
+        name: name.into(),
         bytes: vec![1; 100].into(),
     }
 }
@@ -75,7 +75,7 @@ proptest! {
             sizes.iter().enumerate().map(move |(number, &(rows, columns, is_object))| {
                 if is_object {
                     let bytes = vec![byte; usize::try_from(rows).unwrap() + 22].into();
-                    Content::Object { name: number.to_string(), bytes }
+                    Content::Object { name: number.to_string().into(), bytes }
                 } else {
                     whole(&number.to_string(), [rows, columns])
                 }
@@ -104,7 +104,7 @@ fn a_full_file_is_followed_by_another_and_a_large_item_has_its_own() {
         whole("d", [1, 1]),
     ];
     let plan = FilePlan::new(contents, 12_000).unwrap();
-    let names: Vec<&str> = plan.files().iter().map(|file| file.name.as_str()).collect();
+    let names: Vec<&str> = plan.files().iter().map(|file| &*file.name).collect();
     assert_eq!(names, ["__0_0.distcp", "__0_1.distcp", "__0_2.distcp"]);
     let files: Vec<usize> = plan.items().iter().map(|item| item.file).collect();
     assert_eq!(files, [0, 0, 1, 2]);
@@ -144,4 +144,37 @@ fn conflicting_contents_are_refused() {
     );
     let error = FilePlan::new([whole("big", [1 << 40, 1 << 40])], 1 << 20).unwrap_err();
     assert!(error.to_string().contains("tensor big"), "{error}");
+}
+
+#[test]
+fn what_chunks_share_is_held_once() {
+    let rows = |count: u64| {
+        let name: Arc<str> = "a name that is long enough to be seen in a sum".into();
+        let shape = Arc::new(Shape::new([count, 4]));
+        let row = move |row| Content::Chunk {
+            name: Arc::clone(&name),
+            dtype: Dtype::Bf16,
+            shape: Arc::clone(&shape),
+            region: Region::new([row, 0], [1, 4]),
+        };
+        FilePlan::new((0..count).map(row), u64::MAX).unwrap()
+    };
+    let plan = rows(1000);
+    let [first, .., last] = plan.items() else {
+        panic!("a thousand items");
+    };
+    assert!(Arc::ptr_eq(&first.name, &last.name));
+    let layouts = [first, last].map(|item| match &item.body {
+        Body::Chunk { item, .. } => Arc::clone(item),
+        Body::Object(_) => panic!("a chunk"),
+    });
+    assert!(Arc::ptr_eq(&layouts[0], &layouts[1]));
+    let entry = plan.metadata().tensors.values().next().unwrap();
+    for (item, chunk) in plan.items().iter().zip(&entry.chunks) {
+        let Body::Chunk { region, .. } = &item.body else {
+            panic!("a chunk");
+        };
+        assert!(Arc::ptr_eq(region, &chunk.region));
+        assert!(Arc::ptr_eq(&chunk.file, &plan.files()[0].name));
+    }
 }

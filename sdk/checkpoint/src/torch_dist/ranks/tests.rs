@@ -43,8 +43,8 @@ fn store(ranks: &[Rank]) -> MemoryStore {
             let item = TensorItem::plan(rank.dtype, &region.shape()).unwrap();
             let data = vec![rank.byte; usize::try_from(item.data_len()).unwrap()];
             chunks.push(Chunk {
-                region: region.clone(),
-                file: file.clone(),
+                region: region.clone().into(),
+                file: file.as_str().into(),
                 offset: bytes.len() as u64,
                 len: item.len(),
             });
@@ -65,7 +65,7 @@ fn store(ranks: &[Rank]) -> MemoryStore {
         metadata.tensors.insert("w".to_owned(), entry);
         let object = object_item(&Object::Int(number as i64)).unwrap();
         let entry = ObjectEntry {
-            file: file.clone(),
+            file: file.as_str().into(),
             offset: bytes.len() as u64,
             len: object.len() as u64,
         };
@@ -96,7 +96,7 @@ fn the_files_of_all_ranks_are_read_as_one_and_a_note_says_so() {
     ]);
     let checkpoint = open(&files).unwrap();
     let chunks = &checkpoint.metadata().tensors["w"].chunks;
-    let places: Vec<&str> = chunks.iter().map(|chunk| chunk.file.as_str()).collect();
+    let places: Vec<&str> = chunks.iter().map(|chunk| &*chunk.file).collect();
     assert_eq!(places, ["__0_0.distcp", "__1_0.distcp", "__2_0.distcp"]);
     // The object of the lowest rank is the one that counts.
     assert_eq!(checkpoint.object("step").unwrap(), Object::Int(0));
@@ -139,7 +139,7 @@ fn a_copy_counts_once_if_it_is_equal_and_is_refused_if_it_is_not() {
     let both = || [rank(&[rows(0, 4)]), rank(&[rows(0, 4)])];
     let checkpoint = open(&store(&both())).unwrap();
     let chunks = &checkpoint.metadata().tensors["w"].chunks;
-    assert_eq!((chunks.len(), chunks[0].file.as_str()), (1, "__0_0.distcp"));
+    assert_eq!((chunks.len(), &*chunks[0].file), (1, "__0_0.distcp"));
     assert!(
         checkpoint
             .notes()
