@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use rialto_tensor::held::Held;
 use rialto_tensor::{Dtype, Shape};
 
 use crate::mapping::{MTP_GROUP, RuleInfo};
@@ -20,6 +21,13 @@ pub struct TensorBinding {
     pub skipped: Vec<(usize, usize)>,
     /// Inventory positions of companions that were taken under another suffix than the published one.
     pub aliases: Vec<usize>,
+}
+
+impl Held for TensorBinding {
+    fn held_bytes(&self) -> u64 {
+        let tensors = self.tensors.held_bytes() + self.encodings.held_bytes();
+        tensors + self.param_dtypes.held_bytes() + self.aliases.held_bytes()
+    }
 }
 
 /// What the checkpoint on the Megatron side holds for each param of a mapping.

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use rialto_tensor::held::Held;
 use rialto_tensor::{Dtype, Region, Shape, TilingFault};
 
 use crate::{Codec, DtypeRule, Error, Padding, StateValue};
@@ -103,6 +104,51 @@ pub struct StoredTensor {
     pub shape: Shape,
     /// The file it lies in, for messages.
     pub place: String,
+}
+
+impl Held for TensorDecl {
+    fn held_bytes(&self) -> u64 {
+        self.name.held_bytes() + self.shape.held_bytes()
+    }
+}
+
+impl Held for ParamDecl {
+    fn held_bytes(&self) -> u64 {
+        self.name.held_bytes() + self.shape.held_bytes() + self.filled.held_bytes()
+    }
+}
+
+impl Held for KeyDecl {
+    fn held_bytes(&self) -> u64 {
+        self.name.held_bytes() + self.shape.held_bytes() + self.region.held_bytes()
+    }
+}
+
+impl Held for ObjectDecl {
+    fn held_bytes(&self) -> u64 {
+        self.key.held_bytes()
+    }
+}
+
+impl Held for Piece {
+    fn held_bytes(&self) -> u64 {
+        self.tensor_region.held_bytes() + self.param_region.held_bytes()
+    }
+}
+
+impl Held for StoredTensor {
+    fn held_bytes(&self) -> u64 {
+        self.name.held_bytes() + self.shape.held_bytes() + self.place.held_bytes()
+    }
+}
+
+impl Held for Mapping {
+    /// Without the rules, which are few.
+    fn held_bytes(&self) -> u64 {
+        let params = self.params.held_bytes() + self.keys.held_bytes() + self.objects.held_bytes();
+        let tensors = self.tensors.held_bytes() + self.skipped.held_bytes();
+        params + tensors + self.pieces.held_bytes()
+    }
 }
 
 /// One way in which rules do not fit together, or a checkpoint does not fit the rules.

@@ -16,6 +16,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashSet};
 
+use rialto_tensor::held::Held;
 use rialto_tensor::{ByteRange, Dtype, Location, Shape};
 
 use crate::Error;
@@ -43,6 +44,12 @@ pub struct Tensor {
     pub shape: Shape,
     /// Where the elements lie, dense and row-major, counted from the beginning of the file.
     pub range: ByteRange,
+}
+
+impl Held for Tensor {
+    fn held_bytes(&self) -> u64 {
+        self.name.held_bytes() + self.shape.held_bytes()
+    }
 }
 
 /// The header of a shard, which has been proven to describe its file completely.

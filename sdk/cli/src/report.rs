@@ -254,8 +254,9 @@ fn lines(summary: &Summary) -> Vec<String> {
     });
     lines.push(format!("side files: {}", summary.side_files));
     lines.push(format!(
-        "peak memory of buffers and metadata: {}",
-        bytes(summary.peak_host_bytes)
+        "peak memory: {}, of which {} buffers",
+        bytes(summary.peak_host_bytes),
+        bytes(summary.peak_host_bytes - summary.index_bytes)
     ));
     lines.extend(
         summary

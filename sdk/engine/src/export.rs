@@ -10,6 +10,7 @@ use rialto_checkpoint::store::{FileEntry, Store, Subdirectory, Target};
 use rialto_checkpoint::torch_dist::{
     METADATA_FILE, RunDirectory, TRACKER_FILE, TorchDistCheckpoint,
 };
+use rialto_tensor::held::Held;
 use rialto_tensor::{Dtype, Region};
 use serde_json::Value;
 
@@ -259,6 +260,8 @@ impl ExportPlan {
         let files = HfPlan::new(tensors.clone(), options.max_shard_bytes)?;
         let edits = family.unmap_config(&spec, config)?;
 
+        let found = source.checkpoint.metadata().held_bytes() + params.held_bytes();
+        let index_bytes = found + mapping.held_bytes() + files.held_bytes() + ordered.held_bytes();
         let mut summary = Summary {
             direction: Direction::Export,
             release: spec.release.clone(),
@@ -282,7 +285,8 @@ impl ExportPlan {
             skipped,
             stages: Vec::new(),
             side_files: source.config.side_files.len() as u64,
-            peak_host_bytes: 2 * BAND_BYTES + files.index_bytes.len() as u64,
+            peak_host_bytes: 2 * BAND_BYTES + index_bytes,
+            index_bytes,
             notices: vec![source.run.note.clone()],
         };
         for stored in params.stored() {

@@ -13,6 +13,7 @@ use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
 use rialto_checkpoint::safetensors::PlannedShard;
 use rialto_checkpoint::store::{Store, Target};
 use rialto_checkpoint::torch_dist::{self, Body, FilePlan};
+use rialto_tensor::held::Held;
 use rialto_tensor::{Dtype, Region};
 
 use crate::array::Values;
@@ -56,6 +57,16 @@ pub struct ImportPlan {
     metadata: Vec<u8>,
     pads_vocabulary: bool,
     summary: Summary,
+}
+
+impl Held for ImportPlan {
+    fn held_bytes(&self) -> u64 {
+        let source = self.source.held_bytes();
+        let bound = self.binding.held_bytes() + self.stored.held_bytes() + self.dtypes.held_bytes();
+        let beside = self.beside.held_bytes();
+        let files = self.files.held_bytes() + beside + self.metadata.held_bytes();
+        source + self.mapping.held_bytes() + bound + files
+    }
 }
 
 impl ImportPlan {
@@ -442,7 +453,10 @@ impl ImportPlan {
                 );
             }
         }
-        summary.peak_host_bytes = 2 * BAND_BYTES + self.metadata.len() as u64 + decode_bytes;
+        // The inventory is gone when the plan is there, and was not when it was made.
+        let index_bytes = self.held_bytes() + inventory.held_bytes();
+        self.summary.index_bytes = index_bytes;
+        self.summary.peak_host_bytes = 2 * BAND_BYTES + decode_bytes + index_bytes;
         Ok(())
     }
 
@@ -534,6 +548,7 @@ fn empty_summary(spec: &ModelSpec, reason: String, options: &Options) -> Summary
         stages: Vec::new(),
         side_files: 0,
         peak_host_bytes: 0,
+        index_bytes: 0,
         notices: Vec::new(),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rialto_bridge::binding::FoundParams;
 use rialto_bridge::{Mapping, StoredTensor};
 use rialto_checkpoint::torch_dist::{Chunk, TorchDistCheckpoint};
+use rialto_tensor::held::Held;
 use rialto_tensor::{Dtype, Region};
 
 use crate::array::{Array, Bytes, Extent, Handle};
@@ -24,6 +25,14 @@ pub(crate) struct Params {
     inventory: Vec<StoredTensor>,
     /// Files and offsets of the chunks whose checksums have been compared: a chunk is read for many tensors, compared once.
     compared: Mutex<HashSet<(Arc<str>, u64)>>,
+}
+
+impl Held for Params {
+    /// As far as it is there before anything is read.
+    fn held_bytes(&self) -> u64 {
+        let found = self.positions.held_bytes() + self.inventory.held_bytes();
+        found + size_of_val(self.keys.as_slice()) as u64 + self.dtypes.held_bytes()
+    }
 }
 
 /// What a checkpoint holds of weights, in the words of the mapping, and a line on what else it holds.

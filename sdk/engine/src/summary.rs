@@ -158,8 +158,10 @@ pub struct Summary {
     pub stages: Vec<StageShare>,
     /// Side files that travel along.
     pub side_files: u64,
-    /// Most memory that buffers and metadata take, in bytes.
+    /// Most memory that the plan and the buffers take, in bytes; the program itself comes on top.
     pub peak_host_bytes: u64,
+    /// Of these, what the plan takes: names, shapes, pieces, items, metadata.
+    pub index_bytes: u64,
     /// What the user should know, one line each.
     pub notices: Vec<String>,
 }

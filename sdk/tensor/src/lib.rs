@@ -17,6 +17,7 @@
 //! | [`dtype`] | element types and their names in safetensors and PyTorch |
 //! | [`shape`] | extents, outermost first, with checked arithmetic |
 //! | [`region`] | a rectangle of a tensor, and whether rectangles tile it |
+//! | [`held`] | how much memory a value takes |
 //! | [`location`] | the file, tensor and bytes an error speaks of |
 //! | [`view`] | borrowed bytes with dtype and shape |
 //! | [`mod@format`] | number formats: what each code stands for |
@@ -30,6 +31,7 @@ pub mod compare;
 pub mod dtype;
 pub mod error;
 pub mod format;
+pub mod held;
 pub mod location;
 pub mod quant;
 pub mod region;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use rialto_tensor::held::Held;
 use rialto_tensor::{ByteRange, Dtype, Location, Shape};
 
 use super::{CONFIG_FILE, INDEX_FILE, SINGLE_FILE};
@@ -52,6 +53,19 @@ pub struct HfTensor {
     pub file: usize,
     /// Where its elements lie in that file, dense and row-major.
     pub range: ByteRange,
+}
+
+impl Held for HfTensor {
+    fn held_bytes(&self) -> u64 {
+        self.name.held_bytes() + self.shape.held_bytes()
+    }
+}
+
+impl Held for HfCheckpoint {
+    /// Its tensors and their order; files are few.
+    fn held_bytes(&self) -> u64 {
+        self.tensors.held_bytes() + self.by_name.held_bytes()
+    }
 }
 
 /// An open Hugging Face checkpoint whose index and shard headers agree.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rialto_tensor::held::Held;
 use rialto_tensor::{Dtype, Location, Shape};
 
 use super::SINGLE_FILE;
@@ -21,6 +22,12 @@ pub struct HfPlan {
     pub index_bytes: Vec<u8>,
     /// Bytes of all tensors together, headers not counted.
     pub total_size: u64,
+}
+
+impl Held for HfPlan {
+    fn held_bytes(&self) -> u64 {
+        self.shards.held_bytes() + self.index_bytes.held_bytes()
+    }
 }
 
 impl HfPlan {

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 
+use rialto_tensor::held::Held;
 use rialto_tensor::{ByteRange, Dtype, Location, Shape};
 use serde_json::{Map, Value};
 
@@ -20,6 +21,12 @@ pub struct PlannedShard {
     pub tensors: Vec<Tensor>,
     /// Length of the whole file in bytes.
     pub len: u64,
+}
+
+impl Held for PlannedShard {
+    fn held_bytes(&self) -> u64 {
+        self.header_bytes.held_bytes() + self.tensors.held_bytes()
+    }
 }
 
 impl Header {

@@ -19,6 +19,7 @@ mod write;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rialto_tensor::held::{Held, allocated};
 use rialto_tensor::{Dtype, Location, Region, Shape, tiling_faults};
 
 use crate::Error;
@@ -75,6 +76,32 @@ pub struct ObjectEntry {
     pub offset: u64,
     /// Bytes of the item.
     pub len: u64,
+}
+
+impl Held for Chunk {
+    /// With its region, which an item may share, and without the name of its file, which is that of many.
+    fn held_bytes(&self) -> u64 {
+        let counts = 2 * size_of::<usize>();
+        allocated((size_of::<Region>() + counts) as u64) + self.region.held_bytes()
+    }
+}
+
+impl Held for TensorEntry {
+    fn held_bytes(&self) -> u64 {
+        self.shape.held_bytes() + self.chunks.held_bytes()
+    }
+}
+
+impl Held for ObjectEntry {
+    fn held_bytes(&self) -> u64 {
+        0
+    }
+}
+
+impl Held for Metadata {
+    fn held_bytes(&self) -> u64 {
+        self.tensors.held_bytes() + self.objects.held_bytes() + self.reformulated.held_bytes()
+    }
 }
 
 impl Metadata {

@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use rialto_tensor::held::{Held, allocated};
 use rialto_tensor::{ByteRange, Dtype, Location, Region, Shape};
 
 use super::item::TensorItem;
@@ -115,6 +116,15 @@ pub struct FilePlan {
     files: Vec<PlannedFile>,
     items: Vec<PlannedItem>,
     metadata: Metadata,
+}
+
+impl Held for FilePlan {
+    /// Items with their names, each name once, and the metadata, which has their regions.
+    fn held_bytes(&self) -> u64 {
+        let runs = self.items.chunk_by(|a, b| Arc::ptr_eq(&a.name, &b.name));
+        let names: u64 = runs.map(|run| run[0].name.held_bytes()).sum();
+        allocated(size_of_val(self.items.as_slice()) as u64) + names + self.metadata.held_bytes()
+    }
 }
 
 impl FilePlan {

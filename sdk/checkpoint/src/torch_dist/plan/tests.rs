@@ -177,4 +177,11 @@ fn what_chunks_share_is_held_once() {
         assert!(Arc::ptr_eq(region, &chunk.region));
         assert!(Arc::ptr_eq(&chunk.file, &plan.files()[0].name));
     }
+    // An item, a line of the metadata, and one region with its two lists for each.
+    let each = (rows(2000).held_bytes() - plan.held_bytes()) / 1000;
+    let own = size_of::<PlannedItem>() + size_of::<Chunk>() + size_of::<Region>();
+    assert!(
+        (own..own + 100).contains(&usize::try_from(each).unwrap()),
+        "{each}"
+    );
 }
