@@ -18,14 +18,19 @@ pub const RUN_CONFIG: &str = "run_config.yaml";
 /// Most bytes of one that is read; real ones have some tens of thousands.
 const LIMIT: u64 = 16 << 20;
 
-/// The file's bytes for a provider class and its fields, in the fields' order. Errors: [`Error::RunConfig`].
+/// The key that names the class to build.
+const TARGET: &str = "_target_";
+
+/// The file's bytes for a provider class and its fields, in the fields' order. No field names another class: one called
+/// `_target_` is left out. Errors: [`Error::RunConfig`].
 pub fn run_config_yaml(
     provider_target: &str,
     fields: &Map<String, Value>,
 ) -> Result<Vec<u8>, Error> {
     let mut model = Map::new();
-    model.insert("_target_".to_owned(), json!(provider_target));
-    model.extend(fields.clone());
+    model.insert(TARGET.to_owned(), json!(provider_target));
+    let others = fields.iter().filter(|(field, _)| *field != TARGET);
+    model.extend(others.map(|(field, value)| (field.clone(), value.clone())));
     let document = json!({
         "_target_": "megatron.bridge.training.config.ConfigContainer",
         "checkpoint": {
@@ -149,6 +154,21 @@ mod tests {
             text.contains("c: \"null\"\n") && text.contains("d: \"12:30\"\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn no_field_replaces_the_class() {
+        for fields in [
+            json!({"_target_": "os.system"}),
+            json!({"a": 1, "_target_": "os.system", "b": 2}),
+            json!({"_target_": null}),
+        ] {
+            let text = written(fields.clone());
+            let read: Value = serde_saphyr::from_str(&text).unwrap();
+            assert_eq!(read["model"]["_target_"], "a.b.Provider", "{fields}");
+            assert_eq!(text.matches("_target_:").count(), 3, "{text}");
+            assert!(!text.contains("os.system"), "{text}");
+        }
     }
 
     #[test]
