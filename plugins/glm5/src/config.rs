@@ -381,6 +381,7 @@ fn key_value_heads(config: &RawConfig, model: &Model) -> Result<u64, Error> {
 fn provider(
     config: &RawConfig,
     model: &Model,
+    options: &MapOptions,
     notices: &mut Vec<String>,
 ) -> Result<Map<String, Value>, Error> {
     let sharing = Sharing::of(config, &model.layers, notices)?;

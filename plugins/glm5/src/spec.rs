@@ -51,6 +51,15 @@ impl Release {
             .find(|row| row.shares_indexers == shares_indexers && row.is_fp8 == is_fp8);
         *row.expect("the table has a row for both values of both columns")
     }
+
+    /// The row of a spec that this family made. Errors: [`Error::Document`] for somebody else's.
+    pub fn of(spec: &ModelSpec) -> Result<Release, Error> {
+        let row = RELEASES.iter().find(|row| row.name == spec.release);
+        row.copied().ok_or_else(|| Error::Document {
+            document: "glm5 model".to_owned(),
+            reason: format!("{:?} is no release of the family", spec.release),
+        })
+    }
 }
 
 /// How a layer finds the positions that its sparse attention reads.
@@ -119,22 +128,15 @@ pub struct Model {
     pub mtp_layers: u64,
     /// Those of `num_nextn_predict_layers` that the source may hold and that are left out.
     pub mtp_layers_dropped: u64,
-    /// Whether the release's matrices are published in FP8, as [`Release::is_fp8`]. The release says so already; among the sizes
-    /// it would make another model of one that is stored otherwise.
-    #[serde(skip)]
-    pub is_fp8: bool,
 }
 
 impl Model {
     /// The numbers of a spec that this family made. Errors: [`Error::Document`] for somebody else's.
     pub fn of(spec: &ModelSpec) -> Result<Model, Error> {
-        let mut model = Model::deserialize(&spec.extra).map_err(|error| Error::Document {
+        Model::deserialize(&spec.extra).map_err(|error| Error::Document {
             document: "glm5 model".to_owned(),
             reason: error.to_string(),
-        })?;
-        let mut rows = RELEASES.iter();
-        model.is_fp8 = rows.any(|row| row.name == spec.release && row.is_fp8);
-        Ok(model)
+        })
     }
 
     /// Numbers of the decoder layers for which `matches` holds.
@@ -164,6 +166,9 @@ impl Model {
 /// The Megatron-Bridge provider class that a checkpoint of this family names.
 pub const PROVIDER: &str = "megatron.bridge.models.glm_moe_dsa.glm5_provider.GLM5ModelProvider";
 
+/// What the vocabulary is padded to a multiple of for each rank.
+pub const VOCABULARY_MULTIPLE: u64 = 1280;
+
 /// Provider fields that are the same for every model of the family, whatever its config says.
 #[must_use]
 pub fn fixed_provider_fields() -> Map<String, Value> {
@@ -181,7 +186,7 @@ pub fn fixed_provider_fields() -> Map<String, Value> {
         "gated_linear_unit": true,
         "hidden_dropout": 0.0,
         "is_hybrid_model": true,
-        "make_vocab_size_divisible_by": 1280,
+        "make_vocab_size_divisible_by": VOCABULARY_MULTIPLE,
         "moe_flex_dispatcher_backend": "hybridep",
         "moe_flex_dispatcher_num_sms": 16,
         "moe_grouped_gemm": true,

@@ -11,15 +11,12 @@ mod stack;
 use rialto_plugin::prelude::*;
 
 use crate::Glm5;
-use crate::spec::Model;
+use crate::spec::{Model, Release, VOCABULARY_MULTIPLE};
 use stack::Stack;
-
-/// What the vocabulary is padded to a multiple of for each rank: `make_vocab_size_divisible_by` of the provider.
-const VOCABULARY_MULTIPLE: u64 = 1280;
 
 impl WeightMapping for Glm5 {
     fn weight_map(&self, spec: &ModelSpec) -> Result<WeightMap, Error> {
-        let model = Model::of(spec)?;
+        let (release, model) = (Release::of(spec)?, Model::of(spec)?);
         let (v, h) = (model.vocab_size, model.hidden_size);
         let embedding = single(
             "embedding",
@@ -29,7 +26,7 @@ impl WeightMapping for Glm5 {
             None,
         );
         let mut rules = vec![embedding.padded(0, VOCABULARY_MULTIPLE)];
-        rules.extend(Stack::decoder(&model).rules());
+        rules.extend(Stack::decoder(release, &model).rules());
         let norm = single(
             "head",
             "decoder.final_norm",
@@ -49,7 +46,7 @@ impl WeightMapping for Glm5 {
         );
         rules.push(head.padded(0, VOCABULARY_MULTIPLE));
         if model.mtp_layers + model.mtp_layers_dropped > 0 {
-            rules.extend(mtp_rules(&model));
+            rules.extend(mtp_rules(release, &model));
         }
         Ok(WeightMap::new(rules))
     }
@@ -128,7 +125,7 @@ fn stored() -> DtypeRule {
     DtypeRule::any_of([Dtype::Bf16, Dtype::F32])
 }
 
-fn mtp_rules(model: &Model) -> Vec<MapRule> {
+fn mtp_rules(release: Release, model: &Model) -> Vec<MapRule> {
     let (h, first) = (model.hidden_size, model.layers.len());
     let depths = || Scope::new().index("d", 0..model.mtp_layers + model.mtp_layers_dropped);
     let own = |name: &str, tensor: &str, shape: &[u64]| {
@@ -162,23 +159,10 @@ fn mtp_rules(model: &Model) -> Vec<MapRule> {
         own("hnorm", "hnorm", &[h]),
         own("eh_proj", "eh_proj", &[h, 2 * h]),
     ];
-    rules.extend(Stack::mtp(model).rules());
+    rules.extend(Stack::mtp(release, model).rules());
     rules.push(own("final_layernorm", "shared_head.norm", &[h]));
     rules.push(shared("embed_tokens", model.vocab_size));
     rules.push(shared("shared_head.head", model.vocab_size));
     let reason = (model.mtp_layers_dropped > 0).then_some("MTP dropped");
     rules.into_iter().map(|rule| rule.skipped(reason)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::spec::fixed_provider_fields;
-
-    /// Megatron-Bridge pads the model by its provider's number: another one here would be another shape.
-    #[test]
-    fn the_vocabulary_is_padded_by_the_multiple_that_the_provider_names() {
-        let fields = fixed_provider_fields();
-        assert_eq!(fields["make_vocab_size_divisible_by"], VOCABULARY_MULTIPLE);
-    }
 }

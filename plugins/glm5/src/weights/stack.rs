@@ -4,7 +4,7 @@ use rialto_plugin::prelude::*;
 
 use super::stored;
 use crate::codec::BLOCK_FP8;
-use crate::spec::{Indexer, Mlp, Model};
+use crate::spec::{Indexer, Mlp, Model, Release};
 
 /// The spelling of a Megatron GPT model, in which a layer holds attention and feed-forward part together.
 pub(super) const GPT: &str = "gpt";
@@ -35,6 +35,7 @@ struct Field<'a> {
 
 /// A run of layers that are named alike: the decoder's, or those inside multi-token prediction.
 pub(super) struct Stack<'a> {
+    release: Release,
     model: &'a Model,
     /// Group of the rules, if it is one for all.
     group: Option<&'static str>,
@@ -51,8 +52,9 @@ pub(super) struct Stack<'a> {
 }
 
 impl<'a> Stack<'a> {
-    pub(super) fn decoder(model: &'a Model) -> Stack<'a> {
+    pub(super) fn decoder(release: Release, model: &'a Model) -> Stack<'a> {
         Stack {
+            release,
             model,
             group: None,
             index: "i",
@@ -73,9 +75,10 @@ impl<'a> Stack<'a> {
     }
 
     /// A prediction layer has an indexer of its own and experts; its inner layers count from 0 again.
-    pub(super) fn mtp(model: &'a Model) -> Stack<'a> {
+    pub(super) fn mtp(release: Release, model: &'a Model) -> Stack<'a> {
         let depths: Vec<u64> = (0..model.mtp_layers + model.mtp_layers_dropped).collect();
         Stack {
+            release,
             model,
             group: Some("mtp"),
             index: "d",
@@ -402,7 +405,7 @@ impl<'a> Stack<'a> {
     /// A matrix that FP8 releases store in FP8: those of attention, MLP and experts, and of the indexer all but
     /// `weights_proj`. Norms, routers, embedding, head and `eh_proj` are BF16 in every release.
     fn encoded(&self, rule: MapRule) -> MapRule {
-        rule.encoded(self.model.is_fp8.then_some(BLOCK_FP8))
+        rule.encoded(self.release.is_fp8.then_some(BLOCK_FP8))
     }
 
     /// The state of a Transformer Engine module.
