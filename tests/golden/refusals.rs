@@ -307,8 +307,7 @@ fn fc_05_the_indexer_list_decides_over_frequency_and_offset_and_says_so() {
         let plan = plan_config(family, &config).unwrap();
         let notices = plan.summary().notices.join("\n");
         assert!(
-            notices
-                .contains("index_topk_freq and index_skip_topk_offset contradicts indexer_types"),
+            notices.contains("index_topk_freq and index_skip_topk_offset contradict indexer_types"),
             "{notices}"
         );
         assert_eq!(plan.summary().source.tensors, 296);

@@ -149,6 +149,15 @@ fn fc_20_stages_that_do_not_add_up_are_refused() {
             (2, "D-D-D-DEDEDE|DED", &["half of one is left over"]),
             (
                 2,
+                "D-D-D-DEDEDEDED|E",
+                &[
+                    "stage 0 of the pattern has 15 physical layers, half",
+                    "stage 1 of the pattern has 1 physical layer, half",
+                ],
+            ),
+            (2, "1", &["names 1 stage, --pp is 2", "deals 1 layer, the"]),
+            (
+                2,
                 "D-D-D-DEDED|EDEDE",
                 &[
                     "stage 0 of the pattern has 11 physical layers",
@@ -171,7 +180,7 @@ fn fc_20_stages_that_do_not_add_up_are_refused() {
             (
                 2,
                 "D-D-D-DEDEDE|DEDE/DE/DE",
-                &["ends in \"/DE/DE\" for 1 prediction layers"],
+                &["ends in \"/DE/DE\" for 1 prediction layer;"],
             ),
             (2, "D-D-D-DEDEDE|DEDE/D-", &["ends in \"/D-\""]),
         ] {

@@ -79,7 +79,8 @@ fn dealt(model: &Model, stages: u64) -> Result<Vec<u64>, Error> {
     if !(1..=most).contains(&stages) {
         return Err(Error::Pipeline {
             faults: vec![format!(
-                "--pp {stages} does not fit {most} groups of layers that share an indexer"
+                "--pp {stages} does not fit {} of layers that share an indexer",
+                counted(most, "group")
             )],
             valid: format!("1 to {most}"),
         });
@@ -92,8 +93,8 @@ fn check(model: &Model, stages: u64, layers: &[u64]) -> Result<(), Error> {
     let mut faults = Vec::new();
     if layers.len() as u64 != stages {
         faults.push(format!(
-            "--pipeline names {} stages, --pp is {stages}",
-            layers.len()
+            "--pipeline names {}, --pp is {stages}",
+            counted(layers.len() as u64, "stage")
         ));
     }
     let (held, all) = (
@@ -102,7 +103,8 @@ fn check(model: &Model, stages: u64, layers: &[u64]) -> Result<(), Error> {
     );
     if held != all {
         faults.push(format!(
-            "--pipeline deals {held} layers, the model has {all}"
+            "--pipeline deals {}, the model has {all}",
+            counted(held, "layer")
         ));
     }
     let full = model.layers_where(|layer| layer.indexer == Indexer::Full);
@@ -129,7 +131,9 @@ fn check(model: &Model, stages: u64, layers: &[u64]) -> Result<(), Error> {
     Err(Error::Pipeline {
         faults,
         valid: format!(
-            "{all} layers in stages that begin at layers {}",
+            "{} in stages that begin at layer{} {}",
+            counted(all, "layer"),
+            plural(full.len() as u64),
             full.join(", ")
         ),
     })
@@ -142,10 +146,8 @@ fn of_pattern(model: &Model, pattern: &str) -> Result<Vec<u64>, Error> {
     let own = model.pattern(0..model.layers.len() as u64);
     let mut faults = Vec::new();
     if !mtp.is_empty() && mtp != model.mtp_pattern() {
-        let depths = model.mtp_layers;
-        faults.push(format!(
-            "the pattern ends in {mtp:?} for {depths} prediction layers"
-        ));
+        let depths = counted(model.mtp_layers, "prediction layer");
+        faults.push(format!("the pattern ends in {mtp:?} for {depths}"));
     }
     // One symbol too many or too few, and all after it are wrong: the first says it.
     let symbols = main
@@ -165,7 +167,8 @@ fn of_pattern(model: &Model, pattern: &str) -> Result<Vec<u64>, Error> {
         let held = segment.chars().count() as u64;
         if !held.is_multiple_of(2) {
             faults.push(format!(
-                "stage {stage} of the pattern has {held} physical layers, half of one is left over"
+                "stage {stage} of the pattern has {}, half of one is left over",
+                counted(held, "physical layer")
             ));
         }
         layers.push(held / 2);
@@ -178,6 +181,15 @@ fn of_pattern(model: &Model, pattern: &str) -> Result<Vec<u64>, Error> {
         faults,
         valid: format!("{whole} with | before stages"),
     })
+}
+
+/// A number of things, as it is said.
+fn counted(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", plural(number))
+}
+
+fn plural(number: u64) -> &'static str {
+    if number == 1 { "" } else { "s" }
 }
 
 /// How many layers each group has: a full layer and the shared ones after it.

@@ -34,14 +34,14 @@ fn fc_05_the_schedule_of_indexers_has_three_spellings_and_the_more_explicit_deci
         Row::same(json!({"indexer_types": ABSENT, "index_topk_pattern": "FFFSSSFS"})),
         Row::same(json!({"indexer_types": ABSENT, "index_topk_pattern": ["F", "F", "F", "S", "S", "S", "F", "S"]})),
         Row::same(json!({"indexer_types": ABSENT, "index_topk_pattern": "FFFSSSFS", "index_topk_freq": 3}))
-            .notice("config.json: index_topk_freq and index_skip_topk_offset contradicts index_topk_pattern at layer 5; index_topk_pattern decides")
+            .notice("config.json: index_topk_freq and index_skip_topk_offset contradict index_topk_pattern at layer 5; index_topk_pattern decides")
             .notice("run_config.yaml: dsa_indexer_topk_freq 4 and offset 3 follow from the layers, not from the config"),
         Row::new(json!({"indexer_types": ABSENT, "index_topk_freq": 2}), json!({
             "dsa_indexer_topk_freq": 2, "model.layers": layers("FFFSFSFS", 3),
         })),
         // The list over the numbers, which are then those that the list makes true.
         Row::same(json!({"index_topk_freq": 2}))
-            .notice("config.json: index_topk_freq and index_skip_topk_offset contradicts indexer_types at layer 4; indexer_types decides")
+            .notice("config.json: index_topk_freq and index_skip_topk_offset contradict indexer_types at layer 4; indexer_types decides")
             .notice("run_config.yaml: dsa_indexer_topk_freq 4 and offset 3 follow from the layers, not from the config"),
         Row::same(json!({"index_topk_freq": ABSENT, "index_skip_topk_offset": ABSENT}))
             .notice("run_config.yaml: dsa_indexer_topk_freq 4 and offset 3 follow from the layers, not from the config"),
@@ -60,7 +60,7 @@ fn fc_05_the_schedule_of_indexers_has_three_spellings_and_the_more_explicit_deci
         ),
         // A schedule that no two numbers express is mapped all the same, and the numbers stay those of the config.
         Row::new(json!({"indexer_types": list("FSFFSSFS")}), json!({"model.layers": layers("FSFFSSFS", 3)}))
-            .notice("config.json: index_topk_freq and index_skip_topk_offset contradicts indexer_types at layer 1; indexer_types decides")
+            .notice("config.json: index_topk_freq and index_skip_topk_offset contradict indexer_types at layer 1; indexer_types decides")
             .notice("run_config.yaml: no dsa_indexer_topk_freq and offset express these layers; 4 and 3 are written, the config's, and a model built from them has other indexers"),
         Row::new(
             json!({"indexer_types": list("FSFFSSFS"), "index_topk_freq": ABSENT, "index_skip_topk_offset": ABSENT}),

@@ -6,7 +6,10 @@ use super::contradiction;
 use crate::spec::{Indexer, Layer, Mlp};
 
 /// Most layers that a config may have; the real ones have two digits.
-const MOST_LAYERS: u64 = 10_000;
+const MOST_LAYERS: u64 = 1_000;
+
+/// The keys of a schedule in two numbers.
+const NUMBERS: &str = "index_topk_freq and index_skip_topk_offset";
 
 /// The indexer of every layer: `indexer_types` decides, then `index_topk_pattern`, then frequency and offset. A source that
 /// contradicts the deciding one is a notice.
@@ -40,7 +43,7 @@ pub(super) fn indexers(
     }
     if let Some(sharing) = Sharing::read(config)? {
         let read = (0..layers).map(|layer| sharing.indexer(layer));
-        sources.push(("index_topk_freq and index_skip_topk_offset", read.collect()));
+        sources.push((NUMBERS, read.collect()));
     }
     let mut sources = sources.into_iter();
     let Some((decider, decided)) = sources.next() else {
@@ -52,8 +55,13 @@ pub(super) fn indexers(
             .zip(&decided)
             .position(|(a, b)| a != b)
             .unwrap_or_default();
+        let contradicts = if other == NUMBERS {
+            "contradict"
+        } else {
+            "contradicts"
+        };
         notices.push(format!(
-            "config.json: {other} contradicts {decider} at layer {layer}; {decider} decides"
+            "config.json: {other} {contradicts} {decider} at layer {layer}; {decider} decides"
         ));
     }
     if decided[0] == Indexer::Shared {
