@@ -228,14 +228,53 @@ fn no_mtp() -> Value {
     })
 }
 
+/// Eight layers of sparse attention but for one.
+fn layer_types(at: usize, other: Value) -> Vec<Value> {
+    let mut layers = vec![json!("indexed_attention"); 8];
+    layers[at] = other;
+    layers
+}
+
+/// Every layer has sparse attention; a config that says otherwise is of another model.
+#[test]
+fn another_attention_of_any_layer_is_refused() {
+    let known = "expected indexed_attention or deepseek_sparse_attention";
+    for (at, other) in [
+        (0, json!("full_attention")),
+        (7, json!("sliding_attention")),
+        (3, json!("linear_attention")),
+        (3, json!("Indexed_attention")),
+        (3, json!("")),
+        (3, json!(null)),
+        (3, json!(7)),
+        (3, json!(["indexed_attention"])),
+    ] {
+        let expected = format!("layer_types is {other}, {known}");
+        refused(&[(json!({"layer_types": layer_types(at, other)}), &expected)]);
+    }
+    for count in [0, 1, 7, 9] {
+        let expected = format!(
+            "layer_types is {count} entries, expected 8 entries, one for each of num_hidden_layers"
+        );
+        let list = vec!["indexed_attention"; count];
+        refused(&[(json!({"layer_types": list}), &expected)]);
+    }
+    for other in [json!("indexed_attention"), json!(8), json!({}), json!(true)] {
+        let expected = format!("layer_types is {other}, expected a list of names");
+        refused(&[(json!({"layer_types": other}), &expected)]);
+    }
+}
+
 #[test]
 fn what_says_nothing_about_the_model_changes_nothing() {
     let mut rows = vec![
         Row::same(json!({"index_share_for_mtp_iteration": false})),
         Row::same(json!({"index_share_for_mtp_iteration": ABSENT})),
         Row::same(json!({"transformers_version": "4.1"})),
-        Row::same(json!({"layer_types": ["indexed_attention"]})),
-        Row::same(json!({"layer_types": ["deepseek_sparse_attention", 7]})),
+        Row::same(json!({"layer_types": null})),
+        Row::same(json!({"layer_types": vec!["indexed_attention"; 8]})),
+        Row::same(json!({"layer_types": vec!["deepseek_sparse_attention"; 8]})),
+        Row::same(json!({"layer_types": layer_types(3, json!("deepseek_sparse_attention"))})),
         Row::same(json!({"ep_size": 8, "pretraining_tp": 2, "use_cache": false})),
         Row::same(json!({"eos_token_id": 3, "pad_token_id": null, "bos_token_id": 0})),
         Row::same(json!({"quantization_config": null})),

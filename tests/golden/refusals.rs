@@ -60,6 +60,13 @@ fn another_quantization_than_the_codec_s_is_refused_by_its_key() {
             ("weight_block_size", json!([128])),
             ("weight_block_size", json!(null)),
             ("quant_method", json!("gptq")),
+            ("quant_method", json!(null)),
+            ("fmt", json!("e5m2")),
+            ("fmt", json!("E4M3")),
+            ("fmt", json!("e4m3fn")),
+            ("fmt", json!("")),
+            ("fmt", json!(null)),
+            ("fmt", json!(["e4m3"])),
         ] {
             let source = in_memory("glm53-tiny");
             let mut config: Value =

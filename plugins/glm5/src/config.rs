@@ -42,7 +42,7 @@ const REQUIRED_VALUES: &[(&str, &str)] = &[
     ("topk_method", "\"noaux_tc\""),
 ];
 
-/// Keys that are read below, and keys that say nothing about the conversion and stay in the stored config.
+/// Keys that are read below, and keys that say nothing about the conversion: those stay in the stored config without a word.
 const KNOWN_KEYS: &[&str] = &[
     "architectures",
     "attention_dropout",
@@ -222,6 +222,7 @@ fn check_quantization(config: &RawConfig) -> Result<(), Error> {
         return Err(config.wrong(QUANTIZATION, "an object"));
     }
     for (key, expected) in [
+        ("fmt", json!("e4m3")),
         ("quant_method", json!("fp8")),
         ("weight_block_size", json!(BLOCK)),
     ] {
@@ -246,6 +247,7 @@ fn read_model(
 ) -> Result<Model, Error> {
     let indexers = schedule::indexers(config, notices)?;
     let mlps = schedule::mlps(config, indexers.len(), notices)?;
+    schedule::check_attention(config, indexers.len())?;
     let described = config
         .optional_integer("num_nextn_predict_layers")?
         .unwrap_or(0);

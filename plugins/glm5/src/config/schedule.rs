@@ -202,6 +202,30 @@ pub(super) fn mlps(
     Ok(read)
 }
 
+/// Names of sparse attention in `layer_types`: every layer has it, with an indexer of its own or another's.
+const ATTENTION: [&str; 2] = ["indexed_attention", "deepseek_sparse_attention"];
+
+/// Refuses `layer_types`, where it is there, that give a layer another attention.
+pub(super) fn check_attention(config: &RawConfig, count: usize) -> Result<(), Error> {
+    let key = "layer_types";
+    let Some(value) = config.value(key) else {
+        return Ok(());
+    };
+    let entries = value
+        .as_array()
+        .ok_or_else(|| config.wrong(key, "a list of names"))?;
+    check_length(key, entries.len(), count)?;
+    let is_other = |entry: &&Value| !ATTENTION.iter().any(|name| *entry == name);
+    match entries.iter().find(is_other) {
+        None => Ok(()),
+        Some(other) => Err(Error::ConfigValue {
+            key: key.to_owned(),
+            expected: ATTENTION.join(" or "),
+            found: other.to_string(),
+        }),
+    }
+}
+
 /// The entries of a list of strings, or the letters of one string.
 fn words(config: &RawConfig, key: &str, value: &Value) -> Result<Vec<String>, Error> {
     match value {
