@@ -166,9 +166,22 @@ fn a_plugin_that_was_found_and_refused_is_named_when_none_takes_the_config() {
 #[test]
 fn a_fault_of_the_config_that_a_plugin_finds_in_its_claim_keeps_its_kind() {
     let registry = Registry::search(&SearchPath::new().plugin(toy())).unwrap();
-    let config = RawConfig::parse(br#"{"architectures": [1]}"#).unwrap();
-    let error = registry.claim(&config).unwrap_err();
-    assert_eq!((error.slug(), error.code()), ("config/value", 4));
+    for wrong in [
+        "[1]",
+        "\"ToyForCausalLM\"",
+        "7",
+        "{}",
+        "[[\"ToyForCausalLM\"]]",
+    ] {
+        let config = format!(r#"{{"architectures": {wrong}}}"#);
+        let config = RawConfig::parse(config.as_bytes()).unwrap();
+        let error = registry.claim(&config).unwrap_err();
+        assert_eq!((error.slug(), error.code()), ("config/value", 4));
+        // It is the config that has to be mended, so nothing is said of the plugin.
+        let wrong: serde_json::Value = serde_json::from_str(wrong).unwrap();
+        let expected = format!("config.json: architectures is {wrong}, expected a list of names");
+        assert_eq!(error.to_string(), expected);
+    }
 }
 
 #[test]

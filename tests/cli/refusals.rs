@@ -1,5 +1,7 @@
 //! Bad input: one clear error, the exit code of its kind, no target, the source as it was.
 
+use serde_json::json;
+
 use crate::world::{contents, fixture, rialto, scratch, text};
 
 #[test]
@@ -181,14 +183,42 @@ fn fc_54_a_dangling_tracker_is_an_error_that_names_what_exists() {
 #[test]
 fn a_config_that_the_family_cannot_use_is_bad_input_and_no_fault_of_the_plugin() {
     let scratch = scratch();
-    for config in [
-        r#"{"architectures": ["GlmMoeDsaForCausalLM"], "num_hidden_layers": 0}"#,
-        r#"{"architectures": ["GlmMoeDsaForCausalLM"]}"#,
-        r#"{"architectures": [1]}"#,
+    let text_of = std::fs::read(fixture("glm52-tiny/config.json")).unwrap();
+    // Keys that tell whose model it is, those that tell the release, and one that is read later: no one can tell which is which.
+    for (key, value) in [
+        ("architectures", json!([1])),
+        ("architectures", json!("GlmMoeDsaForCausalLM")),
+        ("architectures", json!({"GlmMoeDsaForCausalLM": 1})),
+        ("model_type", json!(["glm_moe_dsa"])),
+        ("model_type", json!(7)),
+        ("model_type", json!(true)),
+        ("num_hidden_layers", json!(0)),
+        ("num_hidden_layers", json!("8")),
+        ("num_hidden_layers", json!(1_001)),
+        ("indexer_types", json!(8)),
+        ("indexer_types", json!(["full", "half"])),
+        ("index_topk_pattern", json!([1])),
+        ("index_topk_freq", json!(-4)),
+        ("index_skip_topk_offset", json!("3")),
+        ("hidden_size", json!("96")),
+        ("layer_types", json!(["full_attention"])),
     ] {
-        std::fs::write(scratch.path().join("config.json"), config).unwrap();
+        let mut config: serde_json::Value = serde_json::from_slice(&text_of).unwrap();
+        config[key] = value.clone();
+        std::fs::write(scratch.path().join("config.json"), config.to_string()).unwrap();
         let error = rialto(["plan", text(scratch.path()), "--json"]).error(3, "config/value");
-        assert_eq!(error["code"], 4, "{config}: {error}");
+        assert_eq!(error["code"], 4, "{key}: {error}");
+        let message = error["message"].as_str().unwrap();
+        let expected = format!("config.json: {key} is ");
+        assert!(message.starts_with(&expected), "{key}={value}: {message}");
+    }
+    for absent in ["num_hidden_layers", "vocab_size"] {
+        let mut config: serde_json::Value = serde_json::from_slice(&text_of).unwrap();
+        config.as_object_mut().unwrap().remove(absent);
+        std::fs::write(scratch.path().join("config.json"), config.to_string()).unwrap();
+        let error = rialto(["plan", text(scratch.path()), "--json"]).error(3, "config/value");
+        let expected = format!("config.json: {absent} is absent, expected a whole number");
+        assert_eq!(error["message"], expected);
     }
 }
 

@@ -113,8 +113,11 @@ impl ConfigMapping for Glm5 {
                 reason: format!("architectures is {found}, not {ARCHITECTURE}"),
             });
         }
-        let is_named = |model_type: &Value| model_type == MODEL_TYPE;
-        if let Some(other) = config.value("model_type").filter(|named| !is_named(named)) {
+        let model_type = config.value("model_type");
+        if model_type.is_some_and(|named| !named.is_string()) {
+            return Err(config.wrong("model_type", &format!("{MODEL_TYPE:?}")));
+        }
+        if let Some(other) = model_type.filter(|named| *named != MODEL_TYPE) {
             return Ok(Claim::No {
                 reason: format!(
                     "architectures is {ARCHITECTURE} and model_type is {other}, not {MODEL_TYPE:?}"

@@ -6,7 +6,7 @@ use rialto_abi::SYMBOL;
 use rialto_abi::layout::LayoutMismatch;
 use thiserror::Error as ThisError;
 
-/// What can be wrong with a plugin file or a search. Every variant names the file.
+/// What can be wrong with a plugin file, a search or the config that was searched for. Every variant about a file names it.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 #[non_exhaustive]
 pub enum Error {
@@ -195,8 +195,14 @@ pub enum Error {
         /// Why each file that was found is no usable plugin; every text names its file.
         refused: Vec<String>,
     },
-    /// No plugin takes the config, and at least one failed when asked. A plugin that finds fault with the config passes its
-    /// own kind on.
+    /// No plugin takes the config, and at least one found fault with it when asked: the plugin's error as it came, since it
+    /// is the config that has to be mended.
+    #[error("{reason}")]
+    Config {
+        /// What the plugin said.
+        reason: Box<rialto_bridge::Error>,
+    },
+    /// No plugin takes the config, and at least one failed when asked.
     #[error("plugin {} failed when asked for its claim: {reason}", file.display())]
     Claim {
         /// The file.
@@ -229,12 +235,17 @@ fn shown(what: &str, reasons: &[String]) -> String {
     text
 }
 
-/// Whether a plugin's error is about the config, not about the plugin.
-fn is_about_config(reason: &rialto_bridge::Error) -> bool {
-    reason.slug().starts_with("config/")
-}
-
 impl Error {
+    /// That a plugin's claim failed: for the config if its kind says so, else for the plugin.
+    pub(crate) fn of_claim(file: PathBuf, reason: rialto_bridge::Error) -> Error {
+        let reason = Box::new(reason);
+        if reason.slug().starts_with("config/") {
+            Error::Config { reason }
+        } else {
+            Error::Claim { file, reason }
+        }
+    }
+
     /// Kinds of this crate as (slug, code); `docs/errors.md` lists them. The code of a kind that passes on a plugin's
     /// panic is 12, and that of a failed claim is the plugin's own.
     pub const KINDS: &'static [(&'static str, u32)] = &[
@@ -269,7 +280,7 @@ impl Error {
             {
                 reason.code()
             }
-            Error::Claim { reason, .. } => reason.code(),
+            Error::Claim { reason, .. } | Error::Config { reason } => reason.code(),
             _ => rialto_tensor::error::code_of(Error::KINDS, self.slug()),
         }
     }
@@ -297,7 +308,7 @@ impl Error {
             Error::Table { .. } => "plugin/table",
             Error::Describe { .. } => "plugin/describe",
             Error::Unclaimed { .. } => "plugin/unclaimed",
-            Error::Claim { reason, .. } if is_about_config(reason) => reason.slug(),
+            Error::Config { reason } => reason.slug(),
             Error::Claim { .. } => "plugin/claim",
         }
     }
@@ -330,19 +341,21 @@ impl Error {
             Error::Unclaimed { .. } => "name a plugin that serves it with --plugin",
             Error::Refused { reason, .. }
             | Error::Describe { reason, .. }
+            | Error::Config { reason }
             | Error::Claim { reason, .. } => return reason.help(),
             _ => return None,
         };
         Some(text.to_owned())
     }
 
-    /// Every reason of [`Error::Unclaimed`], where the message shows the first few; empty for all others.
+    /// Every reason of [`Error::Unclaimed`], where the message shows the first few, and what a plugin collected.
     #[must_use]
     pub fn findings(&self) -> Vec<String> {
         match self {
             Error::Unclaimed {
                 reasons, refused, ..
             } => reasons.iter().chain(refused).cloned().collect(),
+            Error::Config { reason } | Error::Claim { reason, .. } => reason.findings(),
             _ => Vec::new(),
         }
     }
@@ -367,21 +380,33 @@ mod tests {
             slug: slug.to_owned(),
             message: "no".to_owned(),
             help: Some("look".to_owned()),
-            findings: Vec::new(),
+            findings: vec!["one".to_owned()],
         };
-        Error::Claim {
-            file: "/p.so".into(),
-            reason: Box::new(reason),
-        }
+        Error::of_claim("/p.so".into(), reason)
     }
 
     #[test]
-    fn a_claim_that_fails_for_the_config_keeps_its_kind() {
-        let error = claim_failed(4, "config/value");
-        assert_eq!((error.code(), error.slug()), (4, "config/value"));
-        assert_eq!(error.help().as_deref(), Some("look"));
-        let error = claim_failed(7, "mine/own");
-        assert_eq!((error.code(), error.slug()), (7, "plugin/claim"));
+    fn a_claim_that_fails_for_the_config_is_an_error_of_the_config_and_not_of_the_plugin() {
+        let of_plugin = "plugin /p.so failed when asked for its claim: no";
+        for (code, slug, expected, message) in [
+            (4, "config/value", "config/value", "no"),
+            (4, "config/syntax", "config/syntax", "no"),
+            (
+                3,
+                "config/of-a-newer-plugin",
+                "config/of-a-newer-plugin",
+                "no",
+            ),
+            (7, "mine/own", "plugin/claim", of_plugin),
+            (4, "configuration/own", "plugin/claim", of_plugin),
+            (4, "plugin/config", "plugin/claim", of_plugin),
+        ] {
+            let error = claim_failed(code, slug);
+            assert_eq!((error.code(), error.slug()), (code, expected));
+            assert_eq!(error.to_string(), message, "{slug}");
+            assert_eq!(error.help().as_deref(), Some("look"));
+            assert_eq!(error.findings(), ["one"]);
+        }
     }
 
     #[test]

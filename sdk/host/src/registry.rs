@@ -343,7 +343,7 @@ impl Registry {
     /// # Errors
     ///
     /// [`Error::Unclaimed`] with the architectures found and available, what each plugin said and which files were refused;
-    /// [`Error::Claim`] if none takes it and one failed when asked.
+    /// [`Error::Config`] or [`Error::Claim`] if none takes it and one failed when asked.
     pub fn claim(&self, config: &RawConfig) -> Result<Claimed<'_>, Error> {
         let mut takers = Vec::new();
         let (mut reasons, mut failed) = (Vec::new(), Vec::new());
@@ -367,8 +367,7 @@ impl Registry {
             });
         }
         if let Some((plugin, reason)) = failed.into_iter().next() {
-            let (file, reason) = (plugin.file().to_owned(), Box::new(reason));
-            return Err(Error::Claim { file, reason });
+            return Err(Error::of_claim(plugin.file().to_owned(), reason));
         }
         let mut available: Vec<String> = self
             .usable()
