@@ -1,5 +1,6 @@
 //! Megatron to Hugging Face: the plan, and running it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rialto_bridge::{
@@ -142,15 +143,11 @@ impl MegatronSource {
             // An import may have left out what its config describes; then a reference that describes none is right.
             stored = Reading::of(family, config, Format::Megatron, inventory, &[])?.spec;
         }
-        let mut differences = Vec::new();
-        let (ours, theirs) = (serde_json::json!(stored.dims), serde_json::json!(spec.dims));
         // Sizes must agree; other values are the user's to choose, and are named in the notices.
-        let pairs = [(&ours, &theirs), (&stored.extra, &spec.extra)];
-        for (ours, theirs) in pairs {
-            differences.extend(differing(ours, theirs));
-        }
-        differences.sort();
-        differences.dedup();
+        let (ours, theirs) = (serde_json::json!(stored.dims), serde_json::json!(spec.dims));
+        let sizes = differing(&ours, &theirs);
+        let own = differing(&stored.extra, &spec.extra);
+        let differences = said_once(sizes, own);
         if differences.is_empty() {
             let (ours, theirs) = (
                 Value::Object(stored.provider),
@@ -158,6 +155,7 @@ impl MegatronSource {
             );
             let lines = differing(&ours, &theirs);
             return Ok(lines
+                .iter()
                 .map(|line| format!("{line}; the reference is followed"))
                 .collect());
         }
@@ -179,26 +177,60 @@ fn kept_directory(iteration: &Arc<dyn Store>) -> Result<Arc<dyn Store>, Error> {
     Ok(Arc::new(Subdirectory::new(Arc::clone(iteration), name)?))
 }
 
-/// A line for each field that has not one value in both.
-fn differing(ours: &Value, theirs: &Value) -> impl Iterator<Item = String> {
+/// A field that has not one value in a reference and in the config kept at import.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Difference {
+    field: String,
+    in_reference: String,
+    at_import: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference {
+            field,
+            in_reference,
+            at_import,
+        } = self;
+        write!(
+            f,
+            "{field} is {in_reference} in the reference, {at_import} at import"
+        )
+    }
+}
+
+/// Every field that has not one value in both, in order of name.
+fn differing(ours: &Value, theirs: &Value) -> Vec<Difference> {
     let empty = serde_json::Map::new();
-    let fields = [ours, theirs].map(|side| side.as_object().unwrap_or(&empty).clone());
-    let [ours, theirs] = fields;
-    let mut keys: Vec<String> = ours.keys().chain(theirs.keys()).cloned().collect();
-    keys.sort();
-    keys.dedup();
+    let [ours, theirs] = [ours, theirs].map(|side| side.as_object().unwrap_or(&empty));
+    let mut fields: Vec<&String> = ours.keys().chain(theirs.keys()).collect();
+    fields.sort();
+    fields.dedup();
     let shown = |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), Value::to_string);
-    keys.into_iter().filter_map(move |key| {
-        let (ours, theirs) = (ours.get(&key), theirs.get(&key));
-        let line = || {
-            format!(
-                "{key} is {} in the reference, {} at import",
-                shown(theirs),
-                shown(ours)
-            )
-        };
-        (ours != theirs).then(line)
-    })
+    let differing = fields
+        .into_iter()
+        .filter(|field| ours.get(*field) != theirs.get(*field));
+    let differing = differing.map(|field| Difference {
+        field: field.clone(),
+        in_reference: shown(theirs.get(field)),
+        at_import: shown(ours.get(field)),
+    });
+    differing.collect()
+}
+
+/// The lines of all differences. A size that the SDK reads is mostly one that the family reads too: under the same name, and
+/// then the SDK's is a number where the family's may be a list, or as the beginning of a longer name, which the config has.
+fn said_once(mut sizes: Vec<Difference>, mut own: Vec<Difference>) -> Vec<String> {
+    own.retain(|own| !sizes.iter().any(|size| size.field == own.field));
+    sizes.retain(|size| {
+        !own.iter().any(|own| {
+            own.field.starts_with(&size.field)
+                && (&own.in_reference, &own.at_import) == (&size.in_reference, &size.at_import)
+        })
+    });
+    sizes.append(&mut own);
+    sizes.sort();
+    sizes.iter().map(ToString::to_string).collect()
 }
 
 /// All that an export will do, before it does anything.
@@ -459,4 +491,66 @@ pub fn is_hugging_face(store: &dyn Store) -> Result<bool, Error> {
     let holds = |names: &[&str]| files.iter().any(|file| names.contains(&file.name.as_str()));
     Ok(!holds(&[TRACKER_FILE, METADATA_FILE])
         && holds(&[hf::CONFIG_FILE, INDEX_FILE, hf::SINGLE_FILE]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_size_that_differs_is_said_once_by_the_name_that_says_most() {
+        for (ours, theirs, own, their_own, expected) in [
+            (
+                json!({"vocab": 8}),
+                json!({"vocab": 9}),
+                json!({"vocab_size": 8}),
+                json!({"vocab_size": 9}),
+                &["vocab_size is 9 in the reference, 8 at import"][..],
+            ),
+            // Of one name: the list is no better than its length.
+            (
+                json!({"layers": 1}),
+                json!({"layers": 2}),
+                json!({"layers": ["a"]}),
+                json!({"layers": ["a", "a"]}),
+                &["layers is 2 in the reference, 1 at import"],
+            ),
+            (
+                json!({"layers": 1}),
+                json!({"layers": 1}),
+                json!({"layers": ["a"]}),
+                json!({"layers": ["b"]}),
+                &[r#"layers is ["b"] in the reference, ["a"] at import"#],
+            ),
+            // Other names and other values are other things.
+            (
+                json!({"vocab": 8, "hidden": 4}),
+                json!({"vocab": 9, "hidden": 5}),
+                json!({"heads": 4, "vocab_rows": 80}),
+                json!({"heads": 5, "vocab_rows": 90}),
+                &[
+                    "heads is 5 in the reference, 4 at import",
+                    "hidden is 5 in the reference, 4 at import",
+                    "vocab is 9 in the reference, 8 at import",
+                    "vocab_rows is 90 in the reference, 80 at import",
+                ],
+            ),
+            (
+                json!({"mtp": 0}),
+                json!({"mtp": 1}),
+                json!(null),
+                json!({"new": true}),
+                &[
+                    "mtp is 1 in the reference, 0 at import",
+                    "new is true in the reference, absent at import",
+                ],
+            ),
+            (json!({}), json!({}), json!({"a": 1}), json!({"a": 1}), &[]),
+        ] {
+            let found = said_once(differing(&ours, &theirs), differing(&own, &their_own));
+            assert_eq!(found, expected);
+        }
+    }
 }
