@@ -127,19 +127,45 @@ fn a_setting_is_told_and_a_wrong_one_is_refused_before_anything_is_written() {
             "--tp, --pp, --ep, --etp and --pipeline",
         ),
         (&["hidden_size=7"], "supported: 96"),
+        (&["seq_length=abc"], "a whole number from 1"),
+        (&["attention_dropout=7"], "a number from 0 to below 1"),
+        (&["window_size=[128, 0]"], "another attention"),
+        (&["should_pad_vocab=true"], "--pad-vocab decides it"),
+        (
+            &["should_pad_vocab=false", "--pad-vocab"],
+            "--pad-vocab decides it",
+        ),
     ] {
-        let flags = settings.iter().flat_map(|setting| ["--set", setting]);
+        let flags = settings.iter().flat_map(|word| match *word {
+            flag if flag.starts_with("--") => vec![flag],
+            setting => vec!["--set", setting],
+        });
         let arguments = ["import", text(&source), text(&target), "--json"].into_iter();
         let error = rialto(arguments.chain(flags)).error(3, "bridge/settings");
         assert!(error["message"].as_str().unwrap().contains(said), "{error}");
         assert!(!target.exists());
     }
-    for wrong in ["seq_length", "=3"] {
-        let error = plan("glm52-tiny", &["--json", "--set", wrong]).error(2, "cli/usage");
-        assert!(
-            error["message"].as_str().unwrap().contains("--set"),
-            "{error}"
-        );
+    for wrong in [
+        &["seq_length"][..],
+        &["=3"],
+        &["_target_=os.system"],
+        &["seq length=3"],
+        &["recompute_modules=[\"mlp\""],
+        &["a={b: 1}"],
+        &["a=\"b"],
+        &["seq_length=8", "seq_length=9"],
+        &["seq_length=8", "hidden_dropout=0.1", "seq_length=8"],
+    ] {
+        let flags = wrong.iter().flat_map(|setting| ["--set", setting]);
+        let flags: Vec<&str> = flags.chain(["--json"]).collect();
+        let (source, target) = (text(&source), text(&target));
+        for command in [vec!["plan", source], vec!["import", source, target]] {
+            let arguments = command.into_iter().chain(flags.iter().copied());
+            let error = rialto(arguments).error(2, "cli/usage");
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains("--set"), "{wrong:?}: {message}");
+        }
+        assert!(!scratch.path().join("run").exists());
     }
 }
 

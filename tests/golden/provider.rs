@@ -251,3 +251,53 @@ fn multi_token_prediction_changes_its_count_and_the_pattern_alone() {
         }
     });
 }
+
+/// Fields of the real provider that the family leaves as they are: setting one to its own value is no change, and setting one
+/// to another makes another model.
+#[test]
+fn a_field_that_the_family_leaves_keeps_the_value_of_the_real_provider() {
+    let fields = [
+        "account_for_embedding_in_pipeline_split",
+        "account_for_loss_in_pipeline_split",
+        "attention_output_gate",
+        "fp4",
+        "fp8",
+        "fp8_param",
+        "heterogeneous_block_specs",
+        "hybrid_override_pattern",
+        "moe_latent_size",
+        "moe_shared_expert_gate",
+        "mtp_hybrid_override_pattern",
+        "mtp_use_repeated_layer",
+        "no_rope_freq",
+        "num_layers_in_first_pipeline_stage",
+        "num_layers_in_last_pipeline_stage",
+        "num_layers_per_virtual_pipeline_stage",
+        "padded_vocab_size",
+        "pipeline_model_parallel_layout",
+        "recompute_granularity",
+        "recompute_modules",
+        "softmax_type",
+        "virtual_pipeline_model_parallel_size",
+        "window_size",
+    ];
+    both_ways(|family| {
+        let theirs = dump("glm-5.2");
+        let config = source_config(on_disk("configs/glm-5.2").as_ref()).unwrap();
+        let map = |field: &str, value: &Value| {
+            let settings = Map::from_iter([(field.to_owned(), value.clone())]);
+            let map_options = MapOptions {
+                settings,
+                ..MapOptions::default()
+            };
+            family.map_config(&config, &map_options)
+        };
+        for field in fields {
+            // Those that the dump has no more are null in the versions that have them.
+            let own = theirs.get(field).unwrap_or(&Value::Null);
+            map(field, own).unwrap_or_else(|error| panic!("{field}={own}: {error}"));
+            let error = map(field, &json!([7])).unwrap_err();
+            assert_eq!(error.slug(), "bridge/settings", "{field}: {error}");
+        }
+    });
+}

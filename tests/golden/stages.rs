@@ -509,9 +509,50 @@ fn a_setting_stands_in_the_run_config_and_what_is_decided_elsewhere_is_refused()
             (json!({"vocab_size": 1}), "bridge/settings"),
             (json!({"hybrid_layer_pattern": "D-"}), "bridge/settings"),
             (json!({"sequence_parallel": true}), "bridge/settings"),
+            (json!({"seq_length": "abc"}), "bridge/settings"),
+            (json!({"_target_": "os.system"}), "bridge/settings"),
+            (json!({"_call_": false}), "bridge/settings"),
+            (json!({"model.seq_length": 8}), "bridge/settings"),
+            (json!({"": 8}), "bridge/settings"),
         ] {
             let error = ImportPlan::new(family, on_disk("glm52-tiny"), &with(settings.clone()));
             assert_eq!(error.unwrap_err().slug(), slug, "{settings}");
+        }
+    });
+}
+
+/// As `verify` would have it, a value is no other value for its spelling; and Megatron gets the spelling that it expects.
+#[test]
+fn a_setting_equal_to_what_is_decided_changes_nothing() {
+    both_ways(|family| {
+        let run_config = |settings: Value, pads_vocabulary: bool| {
+            let asked = Options {
+                settings: settings.as_object().unwrap().clone(),
+                pads_vocabulary,
+                ..options(MtpPolicy::Keep)
+            };
+            let plan = ImportPlan::new(family, on_disk("glm52-tiny"), &asked)
+                .unwrap_or_else(|error| panic!("{settings}: {error}"));
+            let notices = plan.summary().notices.join("\n");
+            assert!(!notices.contains("is set to"), "{settings}: {notices}");
+            let run = import(family, on_disk("glm52-tiny"), &asked).unwrap();
+            String::from_utf8(run.bytes("iter_0000000/run_config.yaml").unwrap()).unwrap()
+        };
+        for pads_vocabulary in [false, true] {
+            let own = run_config(json!({}), pads_vocabulary);
+            let document: Value = serde_saphyr::from_str(&own).unwrap();
+            let fields = document["model"].as_object().unwrap().clone();
+            assert_eq!(fields["should_pad_vocab"], json!(pads_vocabulary));
+            let settings = fields.into_iter().filter(|(field, _)| field != "_target_");
+            // All at once, those of the mesh and the layer pattern among them.
+            let settings: serde_json::Map<String, Value> = settings
+                .map(|(field, value)| match value.as_u64() {
+                    Some(whole) => (field, json!(whole as f64)),
+                    None => (field, value),
+                })
+                .collect();
+            assert!(settings.len() >= 80, "{}", settings.len());
+            assert_eq!(run_config(Value::Object(settings), pads_vocabulary), own);
         }
     });
 }

@@ -137,7 +137,7 @@ impl ConfigMapping for Glm5 {
         check_quantization(config)?;
         let mut notices = Vec::new();
         let model = read_model(config, options, &mut notices)?;
-        let provider = provider(config, &model, &mut notices)?;
+        let provider = provider(config, &model, options, &mut notices)?;
         settings::check(&provider, &options.settings)?;
         let is_unread = |key: &&String| {
             !KNOWN_KEYS.contains(&key.as_str())
@@ -292,7 +292,6 @@ fn read_model(
             .collect(),
         mtp_layers,
         mtp_layers_dropped,
-        is_fp8: is_fp8(config),
     })
 }
 
@@ -437,6 +436,8 @@ fn provider(
         "qk_pos_emb_head_dim": model.qk_rope_head_dim,
         "rotary_base": rope::rotary_base(config, notices)?,
         "seq_length": positive(config, "max_position_embeddings")?,
+        // `vocab_size` stays the true one all the same: Megatron-Bridge pads it again.
+        "should_pad_vocab": options.pads_vocabulary,
         "v_head_dim": model.v_head_dim,
         "vocab_size": model.vocab_size,
     });

@@ -1,86 +1,205 @@
-//! Which provider fields a user may set: those that say how to train. What the weights and the family decide stays.
+//! Which provider fields a user may set, and to what. Four kinds are refused: another value of a field that the family writes
+//! about the weights, a value that a field of training does not take, fields that are known to give a model other params, and
+//! modes of training that it does not have. All other fields are written as given.
 
 use rialto_plugin::prelude::*;
 
+/// What a field of training holds.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Switch,
+    Name,
+    /// A number of things, at least one.
+    Count,
+    /// A probability, below 1.
+    Fraction,
+    /// A factor or a width, at least 0.
+    Amount,
+}
+
+impl Kind {
+    fn holds(self, value: &Value) -> bool {
+        match self {
+            Kind::Switch => value.is_boolean(),
+            Kind::Name => value.as_str().is_some_and(|name| !name.is_empty()),
+            Kind::Count => value.as_u64().is_some_and(|count| count > 0),
+            Kind::Fraction => value
+                .as_f64()
+                .is_some_and(|part| (0.0..1.0).contains(&part)),
+            Kind::Amount => value.as_f64().is_some_and(|amount| amount >= 0.0),
+        }
+    }
+
+    fn expected(self) -> &'static str {
+        match self {
+            Kind::Switch => "true or false",
+            Kind::Name => "a name",
+            Kind::Count => "a whole number from 1",
+            Kind::Fraction => "a number from 0 to below 1",
+            Kind::Amount => "a number from 0",
+        }
+    }
+}
+
 /// Fields that the family writes and that a training run may want otherwise.
-const FREE: &[&str] = &[
-    "apply_rope_fusion",
-    "attention_dropout",
-    "attention_softmax_in_fp32",
-    "cp_comm_type",
-    "dsa_indexer_loss_coeff",
-    "dsa_indexer_use_sparse_loss",
-    "hidden_dropout",
-    "init_method_std",
-    "moe_flex_dispatcher_backend",
-    "moe_flex_dispatcher_num_sms",
-    "moe_grouped_gemm",
-    "moe_permute_fusion",
-    "moe_permute_fusion_into_hybridep",
-    "moe_router_bias_update_rate",
-    "moe_router_dtype",
-    "moe_router_load_balancing_type",
-    "moe_shared_expert_overlap",
-    "moe_token_dispatcher_type",
-    "seq_length",
+const FREE: &[(&str, Kind)] = &[
+    ("apply_rope_fusion", Kind::Switch),
+    ("attention_dropout", Kind::Fraction),
+    ("attention_softmax_in_fp32", Kind::Switch),
+    ("cp_comm_type", Kind::Name),
+    ("dsa_indexer_loss_coeff", Kind::Amount),
+    ("dsa_indexer_use_sparse_loss", Kind::Switch),
+    ("hidden_dropout", Kind::Fraction),
+    ("init_method_std", Kind::Amount),
+    ("moe_flex_dispatcher_backend", Kind::Name),
+    ("moe_flex_dispatcher_num_sms", Kind::Count),
+    ("moe_grouped_gemm", Kind::Switch),
+    ("moe_permute_fusion", Kind::Switch),
+    ("moe_permute_fusion_into_hybridep", Kind::Switch),
+    ("moe_router_bias_update_rate", Kind::Amount),
+    ("moe_router_dtype", Kind::Name),
+    ("moe_router_load_balancing_type", Kind::Name),
+    ("moe_shared_expert_overlap", Kind::Switch),
+    ("moe_token_dispatcher_type", Kind::Name),
+    ("seq_length", Kind::Count),
 ];
 
 const CUT_BY_PATTERN: &str = "a hybrid model is cut by its layer pattern, which --pipeline gives";
+const NO_FP8: &str = "sparse attention is not trained in FP8";
+const NO_VIRTUAL_STAGES: &str = "a hybrid model has no virtual stages";
+const BY_PATTERN: &str = "the layers are those of hybrid_layer_pattern";
+const HETEROGENEOUS: &str = "the layers of a kind are alike in the weights";
+const NO_SUCH_PARAMS: &str = "the weights have no params for it";
+const OTHER_ATTENTION: &str = "the weights were trained with another attention";
 
-/// Fields that this family leaves at null, and why. Source: the checks of Megatron-Bridge's provider for it, which fail when a
-/// model is built: long after a checkpoint was written.
-const UNSET: &[(&str, &str)] = &[
-    ("fp4", "sparse attention is not trained in FP4"),
-    ("fp8", "sparse attention is not trained in FP8"),
-    ("num_layers_in_first_pipeline_stage", CUT_BY_PATTERN),
-    ("num_layers_in_last_pipeline_stage", CUT_BY_PATTERN),
-    ("pipeline_model_parallel_layout", CUT_BY_PATTERN),
+/// Fields that the family leaves as they are, the values they have then, and why. Source of the values: the defaults of
+/// Megatron-Bridge's provider. It fails on some of them when a model is built, long after a checkpoint was written, and on
+/// others not at all: the model is then another one.
+const UNSET: &[(&str, &[&str], &str)] = &[
+    (
+        "account_for_embedding_in_pipeline_split",
+        &["false"],
+        CUT_BY_PATTERN,
+    ),
+    (
+        "account_for_loss_in_pipeline_split",
+        &["false"],
+        CUT_BY_PATTERN,
+    ),
+    ("attention_output_gate", &["false"], NO_SUCH_PARAMS),
+    ("fp4", &["null"], "sparse attention is not trained in FP4"),
+    ("fp8", &["null"], NO_FP8),
+    ("fp8_param", &["false"], NO_FP8),
+    ("heterogeneous_block_specs", &["false"], HETEROGENEOUS),
+    ("hybrid_override_pattern", &["null"], BY_PATTERN),
+    ("moe_latent_size", &["null"], NO_SUCH_PARAMS),
+    ("moe_shared_expert_gate", &["false"], NO_SUCH_PARAMS),
+    ("mtp_hybrid_override_pattern", &["null"], BY_PATTERN),
+    (
+        "mtp_use_repeated_layer",
+        &["false"],
+        "each prediction layer has params of its own",
+    ),
+    ("no_rope_freq", &["null"], OTHER_ATTENTION),
+    (
+        "num_layers_in_first_pipeline_stage",
+        &["null"],
+        CUT_BY_PATTERN,
+    ),
+    (
+        "num_layers_in_last_pipeline_stage",
+        &["null"],
+        CUT_BY_PATTERN,
+    ),
+    (
+        "num_layers_per_virtual_pipeline_stage",
+        &["null"],
+        NO_VIRTUAL_STAGES,
+    ),
+    (
+        "padded_vocab_size",
+        &["null"],
+        "it follows from vocab_size, and from --pad-vocab",
+    ),
+    ("pipeline_model_parallel_layout", &["null"], CUT_BY_PATTERN),
+    ("softmax_type", &["\"vanilla\""], OTHER_ATTENTION),
     (
         "virtual_pipeline_model_parallel_size",
-        "a hybrid model has no virtual stages",
+        &["null"],
+        NO_VIRTUAL_STAGES,
     ),
+    ("window_size", &["null"], OTHER_ATTENTION),
 ];
 
-/// Refuses settings that would make another model of the weights, or one that does not train. Errors: [`Error::Settings`], all of
-/// them.
+/// The values that a field must keep, and why, if it is one of [`UNSET`] or of those that describe layers one by one.
+fn unset(field: &str) -> Option<(&'static [&'static str], &'static str)> {
+    let listed = UNSET.iter().find(|(unset, ..)| *unset == field);
+    match listed {
+        Some((_, kept, reason)) => Some((*kept, *reason)),
+        None if field.starts_with("heterogeneous_") => Some((&["null", "false"], HETEROGENEOUS)),
+        None => None,
+    }
+}
+
+/// Refuses settings that are known to make another model of the weights, or one that does not train. Errors:
+/// [`Error::Settings`], all of them.
 pub(crate) fn check(
     provider: &Map<String, Value>,
     settings: &Map<String, Value>,
 ) -> Result<(), Error> {
-    let mut faults = Vec::new();
-    for (key, value) in settings {
-        let fault = |reason: &str, supported: &str| SettingFault {
-            setting: setting(key, value),
-            reason: reason.to_owned(),
-            supported: supported.to_owned(),
-        };
-        if let Some((_, reason)) = UNSET.iter().find(|(unset, _)| unset == key) {
-            if !value.is_null() {
-                faults.push(fault(reason, "null"));
-            }
-            continue;
+    let faults = settings
+        .iter()
+        .filter_map(|(field, value)| fault(provider, field, value));
+    let mut faults: Vec<SettingFault> = faults.collect();
+    // Layers that share an indexer read what an earlier layer left behind; replayed alone, attention would find nothing.
+    if recomputes_attention_alone(settings) {
+        faults.push(SettingFault::new(
+            "recompute_granularity",
+            &json!("selective"),
+            "core attention cannot be recomputed without its stage",
+            "recompute_granularity=full, or recompute_modules without core_attn",
+        ));
+    }
+    SettingFault::refuse(faults)
+}
+
+/// What is wrong with one setting, whatever the others are.
+fn fault(provider: &Map<String, Value>, field: &str, value: &Value) -> Option<SettingFault> {
+    let decided = provider.get(field);
+    if decided.is_some_and(|decided| is_same_value(decided, value)) {
+        return None;
+    }
+    let fault =
+        |reason: &str, supported: &str| Some(SettingFault::new(field, value, reason, supported));
+    let no_value = "it is no value of this field";
+    if let Some((kept, reason)) = unset(field) {
+        let is_kept = kept.contains(&value.to_string().as_str());
+        return fault(reason, &kept.join(" or ")).filter(|_| !is_kept);
+    }
+    if let Some((_, kind)) = FREE.iter().find(|(free, _)| *free == field) {
+        return fault(no_value, kind.expected()).filter(|_| !kind.holds(value));
+    }
+    match field {
+        "recompute_granularity" => {
+            let holds = value.is_null() || value == "full" || value == "selective";
+            fault(no_value, "null, full or selective").filter(|_| !holds)
         }
-        let decided = provider.get(key).filter(|_| !FREE.contains(&key.as_str()));
-        if let Some(decided) = decided.filter(|decided| *decided != value) {
-            let reason = match key.as_str() {
+        "recompute_modules" => {
+            let holds = match value {
+                Value::Array(names) => names.iter().all(|name| Kind::Name.holds(name)),
+                other => other.is_null(),
+            };
+            fault(no_value, "null or a list of names").filter(|_| !holds)
+        }
+        _ => {
+            let reason = match field {
                 "mtp_num_layers" => "--mtp decides it",
                 "should_pad_vocab" => "--pad-vocab decides it",
                 _ => "the config and the family decide it",
             };
-            faults.push(fault(reason, &decided.to_string()));
+            decided.and_then(|decided| fault(reason, &decided.to_string()))
         }
     }
-    // Layers that share an indexer read what an earlier layer left behind; replayed alone, attention would find nothing.
-    if recomputes_attention_alone(settings) {
-        let value = json!("selective");
-        faults.push(SettingFault {
-            setting: setting("recompute_granularity", &value),
-            reason: "core attention cannot be recomputed without its stage".to_owned(),
-            supported: "recompute_granularity=full, or recompute_modules without core_attn"
-                .to_owned(),
-        });
-    }
-    SettingFault::refuse(faults)
 }
 
 /// Whether selective recomputation would take core attention, which it does unless other modules are named.
@@ -89,7 +208,8 @@ fn recomputes_attention_alone(settings: &Map<String, Value>) -> bool {
     let takes_core = match settings.get("recompute_modules") {
         None | Some(Value::Null) => true,
         Some(Value::Array(modules)) => modules.contains(&json!("core_attn")),
-        Some(other) => other == "core_attn",
+        // No list of names, and refused as such.
+        Some(_) => false,
     };
     is_selective && takes_core
 }
@@ -99,10 +219,13 @@ mod tests {
     use super::*;
 
     fn refused(settings: Value) -> String {
-        let provider =
-            json!({"hidden_size": 6144, "seq_length": 8, "mtp_num_layers": null, "bf16": true});
         let fields = |value: Value| value.as_object().unwrap().clone();
-        match check(&fields(provider), &fields(settings)) {
+        let mut provider = crate::spec::fixed_provider_fields();
+        provider.extend(fields(json!({
+            "attention_dropout": 0.0, "bf16": true, "hidden_size": 6144, "init_method_std": 0.02, "mtp_num_layers": null,
+            "rotary_base": 8_000_000, "seq_length": 8, "should_pad_vocab": true,
+        })));
+        match check(&provider, &fields(settings)) {
             Ok(()) => String::new(),
             Err(error) => error.to_string(),
         }
@@ -151,6 +274,13 @@ mod tests {
             ),
             (json!({"bf16": false}), "supported: true"),
             (json!({"mtp_num_layers": 1}), "--mtp decides it"),
+            (
+                json!({"should_pad_vocab": false}),
+                "--pad-vocab decides it; supported: true",
+            ),
+            (json!({"rotary_base": 8_000_001.0}), "supported: 8000000"),
+            (json!({"rotary_base": "8000000"}), "supported: 8000000"),
+            (json!({"bf16": 1}), "supported: true"),
         ] {
             let message = refused(settings.clone());
             assert!(message.contains(expected), "{settings}: {message}");
@@ -175,6 +305,177 @@ mod tests {
             json!({"calculate_per_token_loss": true}),
         ] {
             assert_eq!(refused(settings.clone()), "", "{settings}");
+        }
+    }
+
+    #[test]
+    fn a_value_equal_to_the_decided_one_passes_however_it_is_spelled() {
+        for settings in [
+            json!({"hidden_size": 6144}),
+            json!({"hidden_size": 6144.0}),
+            json!({"rotary_base": 8e6}),
+            json!({"hidden_dropout": 0, "attention_dropout": 0}),
+            json!({"seq_length": 8.0}),
+            json!({"mtp_num_layers": null, "should_pad_vocab": true, "bf16": true}),
+        ] {
+            assert_eq!(refused(settings.clone()), "", "{settings}");
+        }
+    }
+
+    /// Every field that is left free, with every kind of value that there is.
+    #[test]
+    fn a_field_of_training_takes_the_kind_of_value_that_it_has() {
+        let kinds = [
+            json!(null),
+            json!(true),
+            json!(false),
+            json!(""),
+            json!("abc"),
+            json!("7"),
+            json!(0),
+            json!(7),
+            json!(-1),
+            json!(0.5),
+            json!(1.0),
+            json!(7.5),
+            json!(-0.5),
+            json!([]),
+            json!([7]),
+            json!({}),
+        ];
+        let taken = |field: &str| match field {
+            "moe_flex_dispatcher_num_sms" | "seq_length" => {
+                (vec![json!(7)], "a whole number from 1")
+            }
+            "attention_dropout" | "hidden_dropout" => {
+                (vec![json!(0), json!(0.5)], "a number from 0 to below 1")
+            }
+            "dsa_indexer_loss_coeff" | "init_method_std" | "moe_router_bias_update_rate" => (
+                vec![json!(0), json!(7), json!(0.5), json!(1.0), json!(7.5)],
+                "a number from 0",
+            ),
+            "cp_comm_type"
+            | "moe_flex_dispatcher_backend"
+            | "moe_router_dtype"
+            | "moe_router_load_balancing_type"
+            | "moe_token_dispatcher_type" => (vec![json!("abc"), json!("7")], "a name"),
+            _ => (vec![json!(true), json!(false)], "true or false"),
+        };
+        for (field, _) in FREE {
+            let (taken, expected) = taken(field);
+            for value in &kinds {
+                let message = refused(json!({*field: value}));
+                if taken.contains(value) {
+                    assert_eq!(message, "", "{field}={value}");
+                } else {
+                    let end = format!("it is no value of this field; supported: {expected}");
+                    assert!(message.ends_with(&end), "{field}={value}: {message:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn recomputation_is_asked_for_by_the_words_there_are() {
+        for (field, supported, wrong) in [
+            (
+                "recompute_granularity",
+                "null, full or selective",
+                [
+                    json!("Full"),
+                    json!(""),
+                    json!(true),
+                    json!(1),
+                    json!(["full"]),
+                    json!({}),
+                ],
+            ),
+            (
+                "recompute_modules",
+                "null or a list of names",
+                [
+                    json!("core_attn"),
+                    json!([1]),
+                    json!([""]),
+                    json!([null]),
+                    json!(false),
+                    json!({}),
+                ],
+            ),
+        ] {
+            assert_eq!(refused(json!({field: null})), "");
+            for value in wrong {
+                let message = refused(json!({field: value}));
+                assert!(message.ends_with(supported), "{field}={value}: {message:?}");
+                // Said once, not once more as what would follow from it.
+                let message = refused(json!({"recompute_granularity": "selective", field: value}));
+                assert_eq!(message.matches("--set").count(), 1, "{message}");
+            }
+        }
+        assert_eq!(refused(json!({"recompute_modules": []})), "");
+    }
+
+    /// Every field that is left as it is, with every kind of value that there is.
+    #[test]
+    fn a_field_that_makes_another_model_stays_as_it_is() {
+        let layers = [
+            "heterogeneous_layers_config_path",
+            "heterogeneous_layers_config_encoded_json",
+            "heterogeneous_x",
+        ];
+        let listed = UNSET.iter().map(|(field, ..)| *field);
+        for field in listed.chain(layers) {
+            let kept = match field {
+                "account_for_embedding_in_pipeline_split"
+                | "account_for_loss_in_pipeline_split"
+                | "attention_output_gate"
+                | "fp8_param"
+                | "heterogeneous_block_specs"
+                | "moe_shared_expert_gate"
+                | "mtp_use_repeated_layer" => vec![json!(false)],
+                "softmax_type" => vec![json!("vanilla")],
+                _ if layers.contains(&field) => vec![json!(null), json!(false)],
+                _ => vec![json!(null)],
+            };
+            for value in [
+                json!(null),
+                json!(false),
+                json!(true),
+                json!(0),
+                json!(2),
+                json!("vanilla"),
+                json!("off-by-one"),
+                json!("null"),
+                json!([]),
+                json!([128, 0]),
+                json!({}),
+            ] {
+                let message = refused(json!({field: value}));
+                assert_eq!(
+                    message.is_empty(),
+                    kept.contains(&value),
+                    "{field}={value}: {message}"
+                );
+                if !message.is_empty() {
+                    assert!(message.contains("; supported: "), "{message}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_field_stands_in_one_table_and_the_family_writes_none_that_it_leaves() {
+        let provider = crate::spec::fixed_provider_fields();
+        let of_config = ["attention_dropout", "init_method_std", "seq_length"];
+        for (field, kind) in FREE {
+            assert!(unset(field).is_none(), "{field}");
+            match provider.get(*field) {
+                Some(value) => assert!(kind.holds(value), "{field} {value} {kind:?}"),
+                None => assert!(of_config.contains(field), "{field}"),
+            }
+        }
+        for (field, ..) in UNSET {
+            assert!(!provider.contains_key(*field), "{field}");
         }
     }
 }

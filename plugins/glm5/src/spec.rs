@@ -211,7 +211,6 @@ pub fn fixed_provider_fields() -> Map<String, Value> {
         "rotary_percent": 1.0,
         "rotary_scaling_factor": 1.0,
         "share_embeddings_and_output_weights": false,
-        "should_pad_vocab": false,
     }))
 }
 

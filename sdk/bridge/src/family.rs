@@ -68,9 +68,13 @@ pub struct MapOptions {
     /// What becomes of multi-token-prediction layers.
     pub mtp: MtpPolicy,
     /// Provider fields that the user gives another value. The SDK writes them over the family's; the family refuses those
-    /// that would make another model of the weights or that it cannot train with.
+    /// that it knows to make another model of the weights, and those it does not train with.
     #[serde(default)]
     pub settings: Map<String, Value>,
+    /// Whether the SDK pads the vocabulary, as the weight map says how. The family tells Megatron so in the provider's words;
+    /// [`Dims::vocab`](crate::Dims::vocab) stays the size without padding.
+    #[serde(default)]
+    pub pads_vocabulary: bool,
 }
 
 /// `config.json` to a [`ModelSpec`], and back.

@@ -1,12 +1,11 @@
 //! Which pipeline stage holds which layers.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Error, Mesh};
+use crate::Mesh;
 
 /// How the layers shall be dealt to the stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,70 +130,10 @@ impl PipelineLayout {
         }
         next == layers
     }
-
-    /// Refuses settings of fields that follow from the layout. Errors: [`Error::Settings`].
-    pub fn check_settings(&self, settings: &Map<String, Value>) -> Result<(), Error> {
-        let decided = settings
-            .iter()
-            .filter(|(key, _)| self.provider.contains_key(*key));
-        let faults = decided.map(|(key, value)| SettingFault {
-            setting: setting(key, value),
-            reason: "it follows from the mesh and the pipeline".to_owned(),
-            supported: "--tp, --pp, --ep, --etp and --pipeline".to_owned(),
-        });
-        SettingFault::refuse(faults.collect())
-    }
-}
-
-/// A provider field that a user may not set to what was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SettingFault {
-    /// The field and the value asked for, as `field=value`.
-    pub setting: String,
-    /// Why not.
-    pub reason: String,
-    /// What would do instead.
-    pub supported: String,
-}
-
-impl SettingFault {
-    /// An error if there is any. Errors: [`Error::Settings`].
-    pub fn refuse(faults: Vec<SettingFault>) -> Result<(), Error> {
-        match faults.is_empty() {
-            true => Ok(()),
-            false => Err(Error::Settings { faults }),
-        }
-    }
-}
-
-impl fmt::Display for SettingFault {
-    /// Prints `--set fp8=hybrid is refused: why; supported: null`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SettingFault {
-            setting,
-            reason,
-            supported,
-        } = self;
-        write!(
-            f,
-            "--set {setting} is refused: {reason}; supported: {supported}"
-        )
-    }
-}
-
-/// A setting as a user writes it: text without quotes.
-#[must_use]
-pub fn setting(key: &str, value: &Value) -> String {
-    match value.as_str() {
-        Some(text) => format!("{key}={text}"),
-        None => format!("{key}={value}"),
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -247,24 +186,5 @@ mod tests {
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_setting_of_what_the_layout_decides_is_refused() {
-        let provider = |fields: Value| fields.as_object().unwrap().clone();
-        let layout = PipelineLayout {
-            stages: Vec::new(),
-            provider: provider(json!({"tensor_model_parallel_size": 2})),
-        };
-        assert_eq!(
-            layout.check_settings(&provider(json!({"seq_length": 8}))),
-            Ok(())
-        );
-        let error = layout.check_settings(&provider(json!({"tensor_model_parallel_size": 4})));
-        assert_eq!(
-            error.unwrap_err().to_string(),
-            "--set tensor_model_parallel_size=4 is refused: it follows from the mesh and the pipeline; \
-             supported: --tp, --pp, --ep, --etp and --pipeline"
-        );
     }
 }

@@ -36,6 +36,7 @@
 //! | [`mesh`] | sizes of the parallel dimensions |
 //! | [`placement`] | how params are cut over a mesh |
 //! | [`layout`] | which stage holds which layers |
+//! | [`settings`] | provider fields that a user sets |
 //! | [`document`] | the JSON in which all of it crosses the ABI |
 //! | [`request`] | what is asked in it, and how an error is told |
 #![forbid(unsafe_code)]
@@ -54,6 +55,7 @@ pub mod padding;
 pub mod placement;
 pub mod request;
 pub mod rule;
+pub mod settings;
 pub mod spec;
 pub mod template;
 pub mod weight_map;
@@ -66,7 +68,7 @@ pub use family::{
     WeightMapping,
 };
 pub use forms::Forms;
-pub use layout::{PipelineLayout, PipelineRequest, SettingFault, Stage, StageChoice};
+pub use layout::{PipelineLayout, PipelineRequest, Stage, StageChoice};
 pub use mapping::{
     KeyDecl, Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl, Violation,
 };
@@ -74,5 +76,6 @@ pub use mesh::{Mesh, MeshAxis, Rank};
 pub use padding::Padding;
 pub use placement::{Cut, Divided, MeshRefusal, Placement, PlacementRule, Share};
 pub use rule::{DtypeRule, Form, MapRule, ModuleState, Part, Rule, Scope, StateValue};
+pub use settings::SettingFault;
 pub use spec::{Dims, ModelSpec};
 pub use weight_map::WeightMap;

@@ -1,9 +1,12 @@
 //! What the user wrote, before it means anything.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use bytesize::ByteSize;
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use rialto_bridge::settings::{FIELD_NAME, is_field_name};
 use rialto_bridge::{Mesh, MtpPolicy, StageChoice};
 use rialto_engine::{ChunkChoice, DtypeChoice, ExportOptions, Options};
 use serde_json::Value;
@@ -16,6 +19,25 @@ pub(crate) struct Arguments {
     pub(crate) common: Common,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Arguments {
+    /// What was written on the command line. Errors: wrong usage, help and version.
+    pub(crate) fn read() -> Result<Arguments, clap::Error> {
+        let arguments = Arguments::try_parse()?;
+        let twice = match &arguments.command {
+            Command::Import(import) => import.options.set_twice(),
+            Command::Plan(plan) => plan.options.set_twice(),
+            _ => None,
+        };
+        match twice {
+            None => Ok(arguments),
+            Some(field) => {
+                let message = format!("--set gives {field} more than once");
+                Err(Arguments::command().error(ErrorKind::ArgumentConflict, message))
+            }
+        }
+    }
 }
 
 /// The version, and that of the contract with plugins.
@@ -114,7 +136,7 @@ pub(crate) struct ImportOptions {
     /// Layers of each pipeline stage, such as 6,8x8,4,4, or a hybrid layer pattern with | before stages
     #[arg(long, value_name = "LAYOUT")]
     pipeline: Option<StageChoice>,
-    /// A provider field for run_config.yaml, such as seq_length=8192; the value is JSON, else text; may be given more than once
+    /// A provider field for run_config.yaml, such as seq_length=8192; the value is JSON, else text; may be given once for each field
     #[arg(long, value_name = "FIELD=VALUE", value_parser = setting)]
     set: Vec<(String, Value)>,
     /// Multi-token-prediction layers
@@ -152,6 +174,13 @@ impl ImportOptions {
         given.map(|(name, _)| name).collect()
     }
 
+    /// A field that `--set` gives more than once: which value was meant nobody can tell.
+    fn set_twice(&self) -> Option<&str> {
+        let mut earlier = HashSet::new();
+        let mut fields = self.set.iter().map(|(field, _)| field.as_str());
+        fields.find(|field| !earlier.insert(*field))
+    }
+
     pub(crate) fn resolve(&self) -> Options {
         let stages = self.pipeline.clone().unwrap_or_default();
         let mesh = Mesh {
@@ -180,13 +209,22 @@ impl ImportOptions {
     }
 }
 
-/// Reads `field=value`.
+/// Reads `field=value`. A value that is no JSON is text, unless it begins as JSON does: then something in it is misspelled,
+/// and text is not what was meant.
 fn setting(text: &str) -> Result<(String, Value), String> {
     let (field, value) = text.split_once('=').ok_or("expected FIELD=VALUE")?;
-    if field.is_empty() {
-        return Err("the field has no name".to_owned());
+    if !is_field_name(field) {
+        return Err(format!(
+            "{field:?} is no name of a field, expected {FIELD_NAME}"
+        ));
     }
-    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+    let value = match serde_json::from_str(value) {
+        Ok(value) => value,
+        Err(error) if value.trim_start().starts_with(['[', '{', '"']) => {
+            return Err(format!("the value of {field} is no JSON: {error}"));
+        }
+        Err(_) => Value::from(value),
+    };
     Ok((field.to_owned(), value))
 }
 
@@ -344,4 +382,64 @@ pub(crate) enum PluginCommand {
         /// The library
         path: PathBuf,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_setting_is_a_field_and_json_or_text() {
+        for (text, field, value) in [
+            ("seq_length=8192", "seq_length", json!(8192)),
+            ("a=0.5", "a", json!(0.5)),
+            ("a=null", "a", json!(null)),
+            ("a=true", "a", json!(true)),
+            ("a=[\"b\", 1]", "a", json!(["b", 1])),
+            ("a={\"b\": 1}", "a", json!({"b": 1})),
+            ("a=\"8\"", "a", json!("8")),
+            ("a=hybrid", "a", json!("hybrid")),
+            ("a=", "a", json!("")),
+            ("a=b=c", "a", json!("b=c")),
+            ("a=True", "a", json!("True")),
+            ("a=1e", "a", json!("1e")),
+            ("a=8 192", "a", json!("8 192")),
+            ("a=x[", "a", json!("x[")),
+            ("a='b'", "a", json!("'b'")),
+        ] {
+            assert_eq!(setting(text), Ok((field.to_owned(), value)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_setting_that_begins_as_json_and_is_none_or_names_no_field_is_refused() {
+        for (text, said) in [
+            ("seq_length", "expected FIELD=VALUE"),
+            ("", "expected FIELD=VALUE"),
+            ("=3", "\"\" is no name of a field"),
+            (
+                "_target_=os.system",
+                "\"_target_\" is no name of a field, expected small letters",
+            ),
+            ("_a=1", "is no name"),
+            (" a=1", "is no name"),
+            ("a =1", "is no name"),
+            ("a.b=1", "is no name"),
+            ("A=1", "is no name"),
+            ("1a=1", "is no name"),
+            ("a=[\"core_attn\"", "the value of a is no JSON"),
+            ("a=[core_attn]", "the value of a is no JSON"),
+            ("a=[1] 2", "the value of a is no JSON"),
+            ("a={b: 1}", "the value of a is no JSON"),
+            ("a={", "the value of a is no JSON"),
+            ("a=\"b", "the value of a is no JSON"),
+            ("a= [1", "the value of a is no JSON"),
+        ] {
+            let error = setting(text).unwrap_err();
+            assert!(error.contains(said), "{text:?}: {error}");
+            assert!(!error.contains('\n'), "{error:?}");
+        }
+    }
 }

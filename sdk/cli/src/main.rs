@@ -16,7 +16,6 @@ mod report;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -25,7 +24,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::read() {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rialto_bridge::binding::TensorBinding;
 use rialto_bridge::{
     Bridge, Claim, Codec, Forms, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout,
-    PipelineRequest, RawConfig, StoredTensor,
+    PipelineRequest, RawConfig, StoredTensor, settings,
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
 use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
@@ -55,7 +55,6 @@ pub struct ImportPlan {
     /// The file of the params that Megatron has no place for, and their positions in its order.
     beside: Option<(PlannedShard, Vec<usize>)>,
     metadata: Vec<u8>,
-    pads_vocabulary: bool,
     summary: Summary,
 }
 
@@ -91,14 +90,17 @@ impl ImportPlan {
         } else {
             None
         };
+        settings::check_names(&options.settings)?;
         let map_options = MapOptions {
             mtp: options.mtp,
             settings: options.settings.clone(),
+            pads_vocabulary: options.pads_vocabulary,
         };
         let mut spec = family.map_config(&config, &map_options)?;
         let layout = layout(family, &spec, options)?;
-        let set = summary::set_notices(&spec.provider, &options.settings);
-        spec.provider.extend(options.settings.clone());
+        let changes = settings::changes(&options.settings, &[&spec.provider, &layout.provider]);
+        let set = summary::set_notices(&spec.provider, &changes);
+        spec.provider.extend(changes);
         let map = family.weight_map(&spec)?;
         let codecs = family.codecs(&spec)?;
         let (mapping, forms, mut inventory) = match &source {
@@ -146,7 +148,6 @@ impl ImportPlan {
             files,
             beside,
             metadata,
-            pads_vocabulary: options.pads_vocabulary,
         };
         plan.summary.skipped = ignored;
         plan.summarize(&inventory)?;
@@ -268,10 +269,6 @@ impl ImportPlan {
         )?;
         let mut provider = self.spec.provider.clone();
         provider.extend(self.layout.provider.clone());
-        if self.pads_vocabulary {
-            // The vocabulary's size in it stays the true one: Megatron-Bridge pads it again as here.
-            provider.insert("should_pad_vocab".to_owned(), true.into());
-        }
         provider.sort_keys();
         write(
             target,
@@ -521,7 +518,7 @@ fn layout(
         stages: options.stages.clone(),
     };
     let layout = family.pipeline_layout(spec, &request)?;
-    layout.check_settings(&options.settings)?;
+    settings::check_layout(&layout, &options.settings)?;
     let (stages, pp, layers) = (layout.stages.len(), options.mesh.pp, spec.dims.layers);
     if !layout.is_partition_of(layers) || stages as u64 != pp {
         return Err(Error::Layout { stages, pp, layers });

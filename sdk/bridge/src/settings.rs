@@ -1,0 +1,280 @@
+//! Provider fields that a user sets.
+//!
+//! A setting is a field of Megatron's provider by its name, and the value that `run_config.yaml` shall have for it. What it
+//! means is the family's to say; here stands what holds for every family.
+
+use std::fmt;
+
+use serde_json::{Map, Number, Value};
+
+use crate::{Error, PipelineLayout};
+
+/// A provider field that a user may not set to what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingFault {
+    /// The field and the value asked for, as a user writes them: `field=value`, text without quotes.
+    pub setting: String,
+    /// Why not.
+    pub reason: String,
+    /// What would do instead.
+    pub supported: String,
+}
+
+impl SettingFault {
+    /// What is wrong with the value of a field.
+    #[must_use]
+    pub fn new(field: &str, value: &Value, reason: &str, supported: &str) -> SettingFault {
+        let setting = match value.as_str() {
+            Some(text) => format!("{field}={text}"),
+            None => format!("{field}={value}"),
+        };
+        SettingFault {
+            setting,
+            reason: reason.to_owned(),
+            supported: supported.to_owned(),
+        }
+    }
+
+    /// An error if there is any. Errors: [`Error::Settings`].
+    pub fn refuse(faults: Vec<SettingFault>) -> Result<(), Error> {
+        match faults.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Settings { faults }),
+        }
+    }
+}
+
+impl fmt::Display for SettingFault {
+    /// Prints `--set fp8=hybrid is refused: why; supported: null`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SettingFault {
+            setting,
+            reason,
+            supported,
+        } = self;
+        write!(
+            f,
+            "--set {setting} is refused: {reason}; supported: {supported}"
+        )
+    }
+}
+
+/// What the name of a field looks like.
+pub const FIELD_NAME: &str = "small letters, digits and _, a letter first";
+
+/// Whether a text is the name of a field. A name that begins with `_` is none: `_target_` says which class is built.
+#[must_use]
+pub fn is_field_name(name: &str) -> bool {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    name.starts_with(|first: char| first.is_ascii_lowercase()) && name.chars().all(is_inner)
+}
+
+/// Refuses settings whose names are none of a field. Errors: [`Error::Settings`], all of them.
+pub fn check_names(settings: &Map<String, Value>) -> Result<(), Error> {
+    let wrong = settings.iter().filter(|(field, _)| !is_field_name(field));
+    let faults = wrong.map(|(field, value)| {
+        let reason = format!("{field:?} is no name of a field");
+        SettingFault::new(field, value, &reason, FIELD_NAME)
+    });
+    SettingFault::refuse(faults.collect())
+}
+
+/// Refuses other values for fields that follow from a pipeline's layout. Errors: [`Error::Settings`], all of them.
+pub fn check_layout(layout: &PipelineLayout, settings: &Map<String, Value>) -> Result<(), Error> {
+    let changed = settings.iter().filter(|(field, value)| {
+        let decided = layout.provider.get(*field);
+        decided.is_some_and(|decided| !is_same_value(decided, value))
+    });
+    let faults = changed.map(|(field, value)| {
+        SettingFault::new(
+            field,
+            value,
+            "it follows from the mesh and the pipeline",
+            "--tp, --pp, --ep, --etp and --pipeline",
+        )
+    });
+    SettingFault::refuse(faults.collect())
+}
+
+/// The settings that change something: those whose value none of `providers` has already, however a number is spelled. So
+/// what is written keeps the spelling that Megatron expects, a whole number without a fraction.
+#[must_use]
+pub fn changes(
+    settings: &Map<String, Value>,
+    providers: &[&Map<String, Value>],
+) -> Map<String, Value> {
+    let mut changed = settings.clone();
+    changed.retain(|field, value| {
+        let mut decided = providers.iter().filter_map(|fields| fields.get(field));
+        !decided.any(|decided| is_same_value(decided, value))
+    });
+    changed
+}
+
+/// Whether two values are one, numbers by their size: `8000000` and `8000000.0` are.
+#[must_use]
+pub fn is_same_value(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => is_same_number(a, b),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_value(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            let is_in_b =
+                |(key, a): (&String, &Value)| b.get(key).is_some_and(|b| is_same_value(a, b));
+            a.len() == b.len() && a.iter().all(is_in_b)
+        }
+        _ => a == b,
+    }
+}
+
+fn is_same_number(a: &Number, b: &Number) -> bool {
+    // Whole numbers may be larger than a float tells apart.
+    if a.is_f64() || b.is_f64() {
+        a.as_f64() == b.as_f64()
+    } else {
+        a == b
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fields(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    fn layout(provider: Value) -> PipelineLayout {
+        PipelineLayout {
+            stages: Vec::new(),
+            provider: fields(provider),
+        }
+    }
+
+    #[test]
+    fn a_name_is_small_letters_digits_and_underscores_after_a_letter() {
+        for name in ["a", "bf16", "seq_length", "a_", "x1__y"] {
+            assert!(is_field_name(name), "{name:?}");
+            assert_eq!(check_names(&fields(json!({name: 1}))), Ok(()), "{name:?}");
+        }
+        for name in [
+            "",
+            "_",
+            "_target_",
+            "_call_",
+            "_a",
+            "1a",
+            "9",
+            "A",
+            "seqLength",
+            "a-b",
+            "a.b",
+            "a b",
+            " a",
+            "a ",
+            "a\n",
+            "a\tb",
+            "a:b",
+            "a#",
+            "a'",
+            "a\"",
+            "ä",
+            "a\u{301}",
+            "a\u{0}",
+            "model.seq_length",
+            "?",
+            "a=b",
+            "<<",
+            "&a",
+            "*a",
+            "!a",
+        ] {
+            assert!(!is_field_name(name), "{name:?}");
+            let error = check_names(&fields(json!({"ok": 1, name: "os.system"}))).unwrap_err();
+            assert_eq!(error.findings().len(), 1, "{name:?}");
+            assert_eq!(error.slug(), "bridge/settings");
+        }
+        assert_eq!(
+            check_names(&fields(json!({"_target_": "os.system"})))
+                .unwrap_err()
+                .to_string(),
+            "--set _target_=os.system is refused: \"_target_\" is no name of a field; supported: small letters, digits and _, \
+             a letter first"
+        );
+    }
+
+    #[test]
+    fn another_value_than_the_layout_s_is_refused() {
+        let layout = layout(
+            json!({"tensor_model_parallel_size": 2, "sequence_parallel": true, "hybrid_layer_pattern": "D-"}),
+        );
+        for settings in [
+            json!({}),
+            json!({"seq_length": 8}),
+            json!({"tensor_model_parallel_size": 2}),
+            json!({"tensor_model_parallel_size": 2.0}),
+            json!({"sequence_parallel": true, "hybrid_layer_pattern": "D-"}),
+        ] {
+            assert_eq!(
+                check_layout(&layout, &fields(settings.clone())),
+                Ok(()),
+                "{settings}"
+            );
+        }
+        for settings in [
+            json!({"tensor_model_parallel_size": 4}),
+            json!({"tensor_model_parallel_size": "2"}),
+            json!({"tensor_model_parallel_size": null}),
+            json!({"sequence_parallel": 1}),
+            json!({"sequence_parallel": false}),
+            json!({"hybrid_layer_pattern": "DE", "seq_length": 8}),
+        ] {
+            let error = check_layout(&layout, &fields(settings.clone())).unwrap_err();
+            assert_eq!(error.findings().len(), 1, "{settings}");
+        }
+        let error = check_layout(&layout, &fields(json!({"tensor_model_parallel_size": 4})));
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "--set tensor_model_parallel_size=4 is refused: it follows from the mesh and the pipeline; \
+             supported: --tp, --pp, --ep, --etp and --pipeline"
+        );
+    }
+
+    #[test]
+    fn values_are_the_same_whatever_their_spelling() {
+        let large = u64::MAX;
+        for (a, b) in [
+            (json!(8_000_000), json!(8e6)),
+            (json!(0), json!(-0.0)),
+            (json!([1, {"a": 2}]), json!([1.0, {"a": 2.0}])),
+            (json!({"a": 1, "b": null}), json!({"b": null, "a": 1})),
+            (json!(large), json!(large)),
+        ] {
+            assert!(is_same_value(&a, &b) && is_same_value(&b, &a), "{a} {b}");
+        }
+        for (a, b) in [
+            (json!(1), json!(true)),
+            (json!(0), json!(null)),
+            (json!(1), json!("1")),
+            (json!(1), json!(1.5)),
+            (json!(large), json!(large - 1)),
+            (json!([1]), json!([1, 1])),
+            (json!({"a": 1}), json!({"a": 1, "b": 1})),
+            (json!({"a": 1}), json!({"b": 1})),
+        ] {
+            assert!(!is_same_value(&a, &b) && !is_same_value(&b, &a), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_another_value_is_a_change() {
+        let (first, second) = (fields(json!({"a": 1, "b": "x"})), fields(json!({"c": 2})));
+        let changed = |settings: Value| changes(&fields(settings), &[&first, &second]);
+        assert_eq!(changed(json!({"a": 1.0, "b": "x", "c": 2})), Map::new());
+        let other = json!({"a": 2, "b": null, "c": "2", "d": null});
+        assert_eq!(changed(other.clone()), fields(other));
+    }
+}
