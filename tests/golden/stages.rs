@@ -521,7 +521,7 @@ fn a_setting_stands_in_the_run_config_and_what_is_decided_elsewhere_is_refused()
     });
 }
 
-/// As `verify` would have it, a value is no other value for its spelling; and Megatron gets the spelling that it expects.
+/// Every field at its own value, whole numbers spelled as floats: Megatron gets the spelling that it expects.
 #[test]
 fn a_setting_equal_to_what_is_decided_changes_nothing() {
     both_ways(|family| {
