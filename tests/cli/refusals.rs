@@ -242,10 +242,20 @@ fn a_plan_refuses_the_options_of_the_other_direction() {
     for name in ["--pp", "--ep", "--etp"] {
         refused(&[text(&run), name, "2"], &[name]);
     }
+    for name in ["--suggest", "--ranks"] {
+        refused(&[text(&run), name], &[name]);
+    }
     refused(
         &[text(&source), "--reference", text(&source)],
         &["--reference"],
     );
+    // A path that is no checkpoint is told so, whatever the options.
+    let nothing = scratch();
+    for options in [&[][..], &["--suggest"], &["--ranks"], &["--tp", "2"]] {
+        let arguments = ["plan", "--json", text(nothing.path())];
+        let run = rialto(arguments.iter().chain(options));
+        run.error(3, "torch_dist/no-tracker");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rialto_bridge::Mesh;
 use rialto_checkpoint::store::{Store, Target, refuse_overlap};
+use rialto_checkpoint::torch_dist::RunDirectory;
 use rialto_engine::{
     ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Summary, is_hugging_face,
     probe, source_config,
@@ -45,11 +46,8 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
             estimate: estimate(plan, weights, summary, output)?,
         });
     }
-    // What it is comes first: of a path that is mistyped nothing can be said.
-    let source = MegatronSource::open(
-        Arc::clone(&store),
-        places::open_reference(plan.reference.as_deref())?,
-    )?;
+    // Whether it is one comes first: of a path that is mistyped nothing else can be said.
+    RunDirectory::resolve(Arc::clone(&store))?;
     let mut of_import = plan.options.only_of_import();
     let also = [("--ranks", plan.ranks), ("--suggest", plan.suggest)];
     of_import.extend(
@@ -63,6 +61,10 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
             "a megatron checkpoint, which is planned for export",
         ));
     }
+    let source = MegatronSource::open(
+        Arc::clone(&store),
+        places::open_reference(plan.reference.as_deref())?,
+    )?;
     let family = families::claim(common, source.config(), output)?;
     let asked = plan.options.resolve();
     let options = ExportOptions {
