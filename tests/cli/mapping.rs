@@ -8,7 +8,7 @@ use rialto_tensor::{Location, Region};
 use rialto_tests::{published, sparse};
 use serde_json::{Map, Value, json};
 
-use crate::world::{contents, fixture, rialto, scratch, text};
+use crate::world::{Run, contents, fixture, rialto, scratch, text};
 
 /// A tensor by its name: dtype, shape and bytes.
 type Tensors = BTreeMap<String, (String, Value, Vec<u8>)>;
@@ -104,6 +104,14 @@ fn names(error: &Value) -> BTreeSet<String> {
     let names: BTreeSet<String> = findings.iter().map(first).collect();
     assert_eq!(names.len(), findings.len(), "{error}");
     names
+}
+
+/// The one difference that a comparison found.
+fn only_difference(compared: &Run) -> Value {
+    let error = compared.error(1, "cli/differs");
+    let differences = error["report"]["differences"].as_array().unwrap();
+    assert_eq!(differences.len(), 1, "{error}");
+    differences[0].clone()
 }
 
 /// GLM-5.3 at full size, headers and index only: every tensor of every indexer is on a layer that uses another's.
@@ -265,15 +273,8 @@ fn fc_17_verify_names_the_key_norm_in_which_a_bit_differs() {
         let mut spoiled = values.clone();
         spoiled.get_mut(name).unwrap().2[0] ^= 1;
         let spoiled = write(scratch.path().join(name), &config, &spoiled);
-        let error = rialto(["verify", text(&spoiled), text(&run), "--json"]);
-        let error = error.error(1, "cli/differs");
-        let [difference] = error["report"]["differences"]
-            .as_array()
-            .unwrap()
-            .as_slice()
-        else {
-            panic!("{error}")
-        };
+        let compared = rialto(["verify", text(&spoiled), text(&run), "--json"]);
+        let difference = only_difference(&compared);
         assert_eq!(difference["tensor"], **name);
         assert_eq!(difference["first"], json!([0]));
         found += 1;
@@ -327,15 +328,8 @@ fn fc_18_copies_in_the_prediction_layer_go_through_import_export_and_verify() {
         spoiled.get_mut(name).unwrap().2[3] ^= 4;
         let spoiled = write(place(name), &config, &spoiled);
         for other in [&run, &back] {
-            let error = rialto(["verify", text(other), text(&spoiled), "--json"]);
-            let error = error.error(1, "cli/differs");
-            let [difference] = error["report"]["differences"]
-                .as_array()
-                .unwrap()
-                .as_slice()
-            else {
-                panic!("{error}")
-            };
+            let compared = rialto(["verify", text(other), text(&spoiled), "--json"]);
+            let difference = only_difference(&compared);
             assert_eq!(difference["tensor"], name);
         }
     }

@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::world::{Values, both_ways, families, hugging_face, import, on_disk, options};
+use crate::world::{
+    Values, both_ways, delete, double, families, hugging_face, import, on_disk, options, rename,
+};
 use crate::written;
 use rialto_bridge::{
     Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor,
@@ -64,21 +66,14 @@ fn the_whole_checkpoint_in_one_shard_plans() {
 
 #[test]
 fn any_tensor_deleted_is_named() {
-    spoil_each(
-        |values, name| drop(values.remove(name)),
-        |name| vec![format!("{name} is missing")],
-    );
+    spoil_each(delete, |name| vec![format!("{name} is missing")]);
 }
 
 #[test]
 fn any_tensor_renamed_is_named_by_both_names() {
-    spoil_each(
-        |values, name| {
-            let value = values.remove(name).unwrap();
-            values.insert(format!("{name}_old"), value);
-        },
-        |name| vec![format!("{name} is missing"), format!("{name}_old (")],
-    );
+    spoil_each(rename, |name| {
+        vec![format!("{name} is missing"), format!("{name}_old (")]
+    });
 }
 
 #[test]
@@ -120,13 +115,7 @@ fn any_tensor_that_is_left_out_is_named_too_when_it_is_reshaped() {
 
 #[test]
 fn any_tensor_doubled_under_another_name_is_named() {
-    spoil_each(
-        |values, name| {
-            let value = values[name].clone();
-            values.insert(format!("{name}.copy"), value);
-        },
-        |name| vec![format!("{name}.copy (")],
-    );
+    spoil_each(double, |name| vec![format!("{name}.copy (")]);
 }
 
 /// One name twice in one header: no writer makes it, so the header is written by hand.

@@ -13,8 +13,8 @@ use rialto_tensor::Dtype;
 
 use crate::export::expected;
 use crate::world::{
-    GOLDENS, Values, both_ways, export, families, fixture, hugging_face, import, iteration,
-    megatron, on_disk, options, safetensors,
+    GOLDENS, Values, both_ways, delete, double, export, families, fixture, hugging_face, import,
+    iteration, megatron, on_disk, options, rename, safetensors,
 };
 use crate::written::{self, Cut};
 
@@ -305,29 +305,19 @@ fn spoil_each(spoil: impl Fn(&mut Values, &str), says: impl Fn(&str) -> Vec<Stri
 
 #[test]
 fn fc_13_any_key_of_a_past_deleted_is_named_as_the_past_named_it() {
-    spoil_each(
-        |values, name| drop(values.remove(name)),
-        |name| vec![format!("{name} is missing")],
-    );
+    spoil_each(delete, |name| vec![format!("{name} is missing")]);
 }
 
 #[test]
 fn fc_13_any_key_of_a_past_renamed_is_named_by_both_names() {
-    spoil_each(
-        |values, name| {
-            let value = values.remove(name).unwrap();
-            values.insert(format!("{name}_old"), value);
-        },
-        |name| vec![format!("{name} is missing"), format!("{name}_old (")],
-    );
+    spoil_each(rename, |name| {
+        vec![format!("{name} is missing"), format!("{name}_old (")]
+    });
 }
 
 #[test]
 fn fc_13_any_key_of_a_past_doubled_is_named() {
-    spoil_each(
-        |values, name| drop(values.insert(format!("{name}.copy"), values[name].clone())),
-        |name| vec![format!("{name}.copy (")],
-    );
+    spoil_each(double, |name| vec![format!("{name}.copy (")]);
 }
 
 /// Each has all of the model once; what makes it suspect is that no program wrote the two halves.

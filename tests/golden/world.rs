@@ -185,6 +185,22 @@ pub(crate) fn export(
 /// A tensor by dtype, shape and bytes.
 pub(crate) type Values = BTreeMap<String, (Dtype, Vec<u64>, Vec<u8>)>;
 
+/// Takes a tensor away.
+pub(crate) fn delete(values: &mut Values, name: &str) {
+    values.remove(name).unwrap();
+}
+
+/// Gives a tensor another name, `{name}_old`.
+pub(crate) fn rename(values: &mut Values, name: &str) {
+    let value = values.remove(name).unwrap();
+    values.insert(format!("{name}_old"), value);
+}
+
+/// Puts a tensor there again, as `{name}.copy`.
+pub(crate) fn double(values: &mut Values, name: &str) {
+    values.insert(format!("{name}.copy"), values[name].clone());
+}
+
 /// Every tensor of safetensors bytes, by the independent reader.
 pub(crate) fn safetensors(bytes: &[u8]) -> Values {
     let file =

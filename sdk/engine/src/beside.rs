@@ -70,9 +70,15 @@ impl Beside {
 }
 
 /// Whether a param is kept beside Megatron's own.
-pub(crate) fn is_beside(mapping: &Mapping, param: usize) -> bool {
+fn is_beside(mapping: &Mapping, param: usize) -> bool {
     let rule = mapping.rule(mapping.params()[param].rule);
     rule.beside.is_some()
+}
+
+/// Positions of the params that Megatron has a place for.
+pub(crate) fn others(mapping: &Mapping) -> Vec<usize> {
+    let all = 0..mapping.params().len();
+    all.filter(|&param| !is_beside(mapping, param)).collect()
 }
 
 /// Lays out the file that keeps the params of a mapping, with their positions; none if there is nothing to keep.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rialto_bridge::{Bridge, Mapping, ModelSpec, StateValue};
+use rialto_bridge::{Mapping, Placement, StateValue};
 use rialto_checkpoint::store::Sink;
 use rialto_checkpoint::torch_dist::{self, Content, FilePlan, PlannedItem, TensorItem};
 use rialto_tensor::{Dtype, Region};
@@ -14,17 +14,13 @@ const MAX_FILE_BYTES: u64 = 16 << 30;
 
 /// Gives every chunk and object its file and offset, params in the order people count.
 pub(crate) fn place(
-    family: &dyn Bridge,
-    spec: &ModelSpec,
+    placement: &Placement,
     mapping: &Mapping,
     dtypes: &[Dtype],
     options: &Options,
 ) -> Result<FilePlan, Error> {
-    let placement = family.placement(spec)?;
-    let mut ordered: Vec<usize> = (0..mapping.params().len())
-        .filter(|&param| !beside::is_beside(mapping, param))
-        .collect();
-    padding::check_mesh(&placement, mapping, &ordered, options)?;
+    let mut ordered = beside::others(mapping);
+    padding::check_mesh(placement, mapping, &ordered, options)?;
     ordered.sort_by(|&a, &b| order::natural(&mapping.params()[a].name, &mapping.params()[b].name));
     // All that can be refused is refused before the first chunk is made: a large mesh makes a million.
     let mut regions: Vec<Box<dyn Iterator<Item = Region>>> = Vec::with_capacity(ordered.len());

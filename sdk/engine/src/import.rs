@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rialto_bridge::binding::TensorBinding;
 use rialto_bridge::{
     Bridge, Claim, Codec, Forms, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout,
-    PipelineRequest, RawConfig, StoredTensor, settings,
+    PipelineRequest, Placement, RawConfig, StoredTensor, settings,
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
 use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
@@ -44,6 +44,7 @@ pub struct ImportPlan {
     config: RawConfig,
     spec: ModelSpec,
     layout: PipelineLayout,
+    placement: Placement,
     mapping: Mapping,
     binding: TensorBinding,
     /// For each position in the binding's inventory, the one in the source: what is ignored stands only in the latter.
@@ -131,7 +132,8 @@ impl ImportPlan {
         let dtypes =
             pairs.map(|(param, &stored)| options.dtype.target(stored, mapping.rule(param.rule)));
         let dtypes: Vec<Dtype> = dtypes.collect::<Result<_, _>>()?;
-        let files = place(family, &spec, &mapping, &dtypes, options)?;
+        let placement = family.placement(&spec)?;
+        let files = place(&placement, &mapping, &dtypes, options)?;
         let beside = beside::plan(&mapping, &dtypes)?;
         let metadata = files.metadata().encode();
         let mut plan = ImportPlan {
@@ -140,6 +142,7 @@ impl ImportPlan {
             config,
             spec,
             layout,
+            placement,
             mapping,
             binding,
             stored,
@@ -151,13 +154,8 @@ impl ImportPlan {
         };
         plan.summary.skipped = ignored;
         plan.summarize(&inventory)?;
-        plan.summary.stages = stages::shares(
-            &plan.layout.stages,
-            &plan.mapping,
-            &plan.dtypes,
-            &family.placement(&plan.spec)?,
-            &options.mesh,
-        )?;
+        let parts = stages::parts(&plan.mapping, &plan.dtypes, &plan.placement, &options.mesh)?;
+        plan.summary.stages = stages::shares(&plan.layout.stages, &parts, &options.mesh)?;
         plan.summary.notices.extend(set);
         plan.summary.notices.extend(ignore_notices);
         plan.summary.notices.extend(forms.notices(&map));
@@ -179,7 +177,15 @@ impl ImportPlan {
     ///
     /// Errors: [`rialto_bridge::Error::Mesh`] if those do not divide the model.
     pub fn suggest(&self, family: &dyn Bridge, options: &Options) -> Result<Suggestions, Error> {
-        stages::suggest(family, &self.spec, &self.mapping, &self.dtypes, options)
+        let (mapping, placement) = (&self.mapping, &self.placement);
+        stages::suggest(
+            family,
+            &self.spec,
+            mapping,
+            &self.dtypes,
+            placement,
+            options,
+        )
     }
 
     /// The model as the family read it.
@@ -415,10 +421,10 @@ impl ImportPlan {
             let mut bytes = 0;
             for &position in companions {
                 let stored = &inventory[position];
-                bytes += stored.shape.size_bytes(stored.dtype)?;
+                summary::add(&mut bytes, stored.shape.size_bytes(stored.dtype)?)?;
             }
             let name = &self.codecs[*codec].name;
-            Encoded::count(&mut summary.encoded, name, companions.len() as u64, bytes);
+            Encoded::count(&mut summary.encoded, name, companions.len() as u64, bytes)?;
             summary::add(&mut summary.source.bytes, bytes)?;
         }
         for (param, &dtype) in self.mapping.params().iter().zip(&self.dtypes) {

@@ -190,17 +190,17 @@ mod tests {
         Box::new(MemoryTarget::new("target", slot.clone()))
     }
 
+    /// What is measured with a source of these files.
+    fn rates_of(sizes: &[usize], slot: &MemorySlot) -> Rates {
+        let (source, target) = (source(sizes), target(slot));
+        measure(Some(source.as_ref()), target.as_ref(), MOST, &Silent).unwrap()
+    }
+
     #[test]
     fn both_directions_are_measured_and_nothing_is_left_behind() {
         let slot = MemorySlot::default();
         for sizes in [&[1 << 20, 3, 0, 2 << 20][..], &[1]] {
-            let rates = measure(
-                Some(source(sizes).as_ref()),
-                target(&slot).as_ref(),
-                MOST,
-                &Silent,
-            )
-            .unwrap();
+            let rates = rates_of(sizes, &slot);
             assert!(rates.read_bytes_per_second.unwrap() > 0.0);
             assert!(rates.write_bytes_per_second > 0.0);
         }
@@ -211,13 +211,7 @@ mod tests {
     fn a_source_without_a_byte_has_no_rate() {
         for sizes in [&[][..], &[0]] {
             let slot = MemorySlot::default();
-            let rates = measure(
-                Some(source(sizes).as_ref()),
-                target(&slot).as_ref(),
-                MOST,
-                &Silent,
-            )
-            .unwrap();
+            let rates = rates_of(sizes, &slot);
             assert_eq!(rates.read_bytes_per_second, None);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use rialto_bridge::placement::matches;
 use rialto_bridge::{
-    Bridge, Mapping, Mesh, MeshAxis, ModelSpec, ParamDecl, PipelineRequest, Placement, Stage,
+    Bridge, Mapping, Mesh, MeshAxis, ModelSpec, PipelineRequest, Placement, Stage,
 };
 use rialto_tensor::{Dtype, Shape};
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub struct StageShare {
 }
 
 /// What one rank holds of a param, the same on every rank that holds any of it.
-struct Part<'a> {
+pub(crate) struct Part<'a> {
     param: &'a str,
     /// How many params the rank's model has for it.
     params: u64,
@@ -52,15 +52,14 @@ struct Part<'a> {
 /// What one rank holds of each param. `dtypes` are those of the params as written.
 ///
 /// Errors: what the placement says; [`Error::TooLarge`].
-fn parts<'a>(
+pub(crate) fn parts<'a>(
     mapping: &'a Mapping,
     dtypes: &[Dtype],
     placement: &Placement,
     mesh: &Mesh,
 ) -> Result<Vec<Part<'a>>, Error> {
-    let params = (0..).zip(mapping.params().iter().zip(dtypes));
-    let written = params.filter(|&(position, _)| !beside::is_beside(mapping, position));
-    let part = |(_, (param, &dtype)): (usize, (&'a ParamDecl, &Dtype))| {
+    let part = |position: usize| {
+        let (param, dtype) = (&mapping.params()[position], dtypes[position]);
         let share = placement.share(&param.name, &param.shape, mesh)?;
         Ok(Part {
             param: &param.name,
@@ -69,7 +68,7 @@ fn parts<'a>(
             is_expert: share.is_expert,
         })
     };
-    written.map(part).collect()
+    beside::others(mapping).into_iter().map(part).collect()
 }
 
 /// Which stages hold a param, found without asking every pattern of every stage: most are all that begins alike.
@@ -128,7 +127,11 @@ impl<'a> Holders<'a> {
 /// What the ranks of each stage hold.
 ///
 /// Errors: [`Error::Stageless`] for a param that no stage holds; [`Error::TooLarge`].
-fn shares_of(stages: &[Stage], parts: &[Part<'_>], mesh: &Mesh) -> Result<Vec<StageShare>, Error> {
+pub(crate) fn shares(
+    stages: &[Stage],
+    parts: &[Part<'_>],
+    mesh: &Mesh,
+) -> Result<Vec<StageShare>, Error> {
     let ranks = mesh.ranks_of_a_stage();
     let of_stage = |(number, stage): (u64, &Stage)| StageShare {
         first_layer: stage.first_layer,
@@ -163,17 +166,6 @@ fn shares_of(stages: &[Stage], parts: &[Part<'_>], mesh: &Mesh) -> Result<Vec<St
         }
     }
     Ok(shares)
-}
-
-/// What the ranks of each stage hold of a mapping; errors as for its two steps.
-pub(crate) fn shares(
-    stages: &[Stage],
-    mapping: &Mapping,
-    dtypes: &[Dtype],
-    placement: &Placement,
-    mesh: &Mesh,
-) -> Result<Vec<StageShare>, Error> {
-    shares_of(stages, &parts(mapping, dtypes, placement, mesh)?, mesh)
 }
 
 /// Sizes that fit a model, one dimension at a time.
@@ -213,6 +205,7 @@ pub(crate) fn suggest(
     spec: &ModelSpec,
     mapping: &Mapping,
     dtypes: &[Dtype],
+    placement: &Placement,
     options: &Options,
 ) -> Result<Suggestions, Error> {
     let mesh = &options.mesh;
@@ -221,14 +214,11 @@ pub(crate) fn suggest(
         false => None,
     };
     let mapping = padded.as_ref().unwrap_or(mapping);
-    let placement = family.placement(spec)?;
-    let written: Vec<usize> = (0..mapping.params().len())
-        .filter(|&param| !beside::is_beside(mapping, param))
-        .collect();
-    padding::check_mesh(&placement, mapping, &written, options)?;
+    let written = beside::others(mapping);
+    padding::check_mesh(placement, mapping, &written, options)?;
     let divided = padding::divided(mapping, &written, options.pads_vocabulary);
     let divided = placement.divided(divided);
-    let parts = parts(mapping, dtypes, &placement, mesh)?;
+    let parts = parts(mapping, dtypes, placement, mesh)?;
     // How many chunks a mesh makes does not hang on how long the vocabulary is.
     let count = |mesh: &Mesh| placement.check_count(padding::named(mapping, &written), mesh);
     let is_written = |mesh: Mesh| options.chunks == ChunkChoice::Whole || count(&mesh).is_ok();
@@ -248,7 +238,7 @@ pub(crate) fn suggest(
             Err(error) if error.code() == UNSUPPORTED => continue,
             Err(error) => return Err(error.into()),
         };
-        let shares = shares_of(&layout.stages, &parts, &mesh)?;
+        let shares = shares(&layout.stages, &parts, &mesh)?;
         pipelines.push(Pipeline {
             pp,
             layers: shares.iter().map(|share| share.layers).collect(),

@@ -64,8 +64,13 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// Counts a tensor that a codec decodes.
-    pub(crate) fn count(all: &mut Vec<Encoded>, codec: &str, companions: u64, bytes: u64) {
+    /// Counts a tensor that a codec decodes. Errors: [`Error::TooLarge`].
+    pub(crate) fn count(
+        all: &mut Vec<Encoded>,
+        codec: &str,
+        companions: u64,
+        bytes: u64,
+    ) -> Result<(), Error> {
         let position = all.iter().position(|encoded| encoded.codec == codec);
         let position = position.unwrap_or_else(|| {
             all.push(Encoded {
@@ -77,7 +82,7 @@ impl Encoded {
         let encoded = &mut all[position];
         encoded.tensors += 1;
         encoded.companions += companions;
-        encoded.companion_bytes += bytes;
+        add(&mut encoded.companion_bytes, bytes)
     }
 }
 
