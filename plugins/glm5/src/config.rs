@@ -102,27 +102,8 @@ const KNOWN_KEYS: &[&str] = &[
 
 impl ConfigMapping for Glm5 {
     fn claim(&self, config: &RawConfig) -> Result<Claim, Error> {
-        let architectures = config.architectures()?;
-        if architectures != [ARCHITECTURE] {
-            let found = if architectures.is_empty() {
-                "none".to_owned()
-            } else {
-                architectures.join(", ")
-            };
-            return Ok(Claim::No {
-                reason: format!("architectures is {found}, not {ARCHITECTURE}"),
-            });
-        }
-        let model_type = config.value("model_type");
-        if model_type.is_some_and(|named| !named.is_string()) {
-            return Err(config.wrong("model_type", &format!("{MODEL_TYPE:?}")));
-        }
-        if let Some(other) = model_type.filter(|named| *named != MODEL_TYPE) {
-            return Ok(Claim::No {
-                reason: format!(
-                    "architectures is {ARCHITECTURE} and model_type is {other}, not {MODEL_TYPE:?}"
-                ),
-            });
+        if let Some(reason) = config.is_not_of(ARCHITECTURE, MODEL_TYPE)? {
+            return Ok(Claim::No { reason });
         }
         let (release, reason) = release(config)?;
         Ok(Claim::Yes {
@@ -133,17 +114,12 @@ impl ConfigMapping for Glm5 {
 
     fn map_config(&self, config: &RawConfig, options: &MapOptions) -> Result<ModelSpec, Error> {
         let (release, _) = release(config)?;
-        check_required_values(config)?;
+        config.require(REQUIRED_VALUES)?;
         check_quantization(config)?;
         let mut notices = Vec::new();
         let model = read_model(config, options, &mut notices)?;
         let provider = provider(config, &model, options, &mut notices)?;
         settings::check(&provider, &options.settings)?;
-        let is_unread = |key: &&String| {
-            !KNOWN_KEYS.contains(&key.as_str())
-                && !REQUIRED_VALUES.iter().any(|(known, _)| known == key)
-        };
-        let unread = config.values().keys().filter(is_unread).cloned();
         Ok(ModelSpec {
             release: release.name.to_owned(),
             architecture: ARCHITECTURE.to_owned(),
@@ -157,7 +133,7 @@ impl ConfigMapping for Glm5 {
             provider_target: PROVIDER.to_owned(),
             provider,
             extra: json!(model),
-            unread_keys: unread.chain(rope::unread(config)).collect(),
+            unread_keys: config.unread(KNOWN_KEYS, REQUIRED_VALUES),
             notices,
         })
     }
@@ -202,17 +178,6 @@ fn release(config: &RawConfig) -> Result<(Release, String), Error> {
 
 fn is_fp8(config: &RawConfig) -> bool {
     config.value(QUANTIZATION).is_some()
-}
-
-fn check_required_values(config: &RawConfig) -> Result<(), Error> {
-    for (key, expected) in REQUIRED_VALUES {
-        // An absent key has the published value.
-        let found = config.value(key).map(Value::to_string);
-        if found.is_some_and(|found| found != *expected) {
-            return Err(config.wrong(key, expected));
-        }
-    }
-    Ok(())
 }
 
 /// Refuses a quantization whose codes or blocks are not the codec's: the scales' shapes alone would not always tell. Which
@@ -271,20 +236,20 @@ fn read_model(
         ));
     }
     Ok(Model {
-        vocab_size: positive(config, "vocab_size")?,
-        hidden_size: positive(config, "hidden_size")?,
-        intermediate_size: positive(config, "intermediate_size")?,
-        num_attention_heads: positive(config, "num_attention_heads")?,
-        q_lora_rank: positive(config, "q_lora_rank")?,
-        kv_lora_rank: positive(config, "kv_lora_rank")?,
+        vocab_size: config.size("vocab_size")?,
+        hidden_size: config.size("hidden_size")?,
+        intermediate_size: config.size("intermediate_size")?,
+        num_attention_heads: config.size("num_attention_heads")?,
+        q_lora_rank: config.size("q_lora_rank")?,
+        kv_lora_rank: config.size("kv_lora_rank")?,
         qk_nope_head_dim: nope,
         qk_rope_head_dim: rope,
-        v_head_dim: positive(config, "v_head_dim")?,
-        index_n_heads: positive(config, "index_n_heads")?,
+        v_head_dim: config.size("v_head_dim")?,
+        index_n_heads: config.size("index_n_heads")?,
         index_head_dim: index_width(config, rope)?,
         n_routed_experts: experts::routed(config, notices)?,
-        n_shared_experts: positive(config, "n_shared_experts")?,
-        moe_intermediate_size: positive(config, "moe_intermediate_size")?,
+        n_shared_experts: config.size("n_shared_experts")?,
+        moe_intermediate_size: config.size("moe_intermediate_size")?,
         layers: indexers
             .into_iter()
             .zip(mlps)
@@ -298,75 +263,11 @@ fn read_model(
 /// The width of the indexer's heads, of which the first part is turned as far as in the others.
 fn index_width(config: &RawConfig, rope: u64) -> Result<u64, Error> {
     let key = "index_head_dim";
-    let width = positive(config, key)?;
+    let width = config.size(key)?;
     if width < rope {
         return Err(config.wrong(key, &format!("at least the rotary width {rope}")));
     }
     Ok(width)
-}
-
-/// Most that a size may be: 2^31, so that twice the product of any two fits in 64 bits.
-const MOST: u64 = 1 << 31;
-
-/// A size: from 1 up to [`MOST`].
-fn positive(config: &RawConfig, key: &str) -> Result<u64, Error> {
-    bounded(config, key, MOST)
-}
-
-fn bounded(config: &RawConfig, key: &str, most: u64) -> Result<u64, Error> {
-    let value = config.integer(key)?;
-    if (1..=most).contains(&value) {
-        Ok(value)
-    } else {
-        Err(config.wrong(key, &format!("1 to {most}")))
-    }
-}
-
-/// A number as it stands, so that its spelling lives on, for which `holds` does.
-fn number(
-    config: &RawConfig,
-    key: &str,
-    expected: &str,
-    holds: impl Fn(f64) -> bool,
-) -> Result<Value, Error> {
-    match config.value(key) {
-        Some(value) if value.as_f64().is_some_and(holds) => Ok(value.clone()),
-        _ => Err(config.wrong(key, expected)),
-    }
-}
-
-/// A number that only training reads; absent, it is the one that was published.
-fn of_training(config: &RawConfig, key: &str, published: f64) -> Result<Value, Error> {
-    match config.value(key) {
-        None => Ok(json!(published)),
-        Some(_) => number(config, key, "a number from 0 to below 1", |value| {
-            (0.0..1.0).contains(&value)
-        }),
-    }
-}
-
-/// The notice that one source of a value is not followed.
-fn contradiction(other: &str, decider: &str) -> String {
-    format!("config.json: {other} contradicts {decider}; {decider} decides")
-}
-
-/// The dtype that Megatron computes in. It says nothing about the weights, which keep the one they are stored in.
-///
-/// Source: `dtype`, `torch_dtype` in older configs; `dtype` decides, and without either it is the published one.
-fn dtype(config: &RawConfig, notices: &mut Vec<String>) -> Result<&'static str, Error> {
-    let keys = ["dtype", "torch_dtype"];
-    let mut given = keys.into_iter().filter(|key| config.value(key).is_some());
-    let Some(key) = given.next() else {
-        return Ok("bfloat16");
-    };
-    let known = ["bfloat16", "float16", "float32"];
-    let found = known
-        .into_iter()
-        .find(|name| config.value(key).is_some_and(|value| value == name));
-    let found = found.ok_or_else(|| config.wrong(key, &known.join(", ")))?;
-    let others = given.filter(|other| config.value(other) != config.value(key));
-    notices.extend(others.map(|other| contradiction(other, key)));
-    Ok(found)
 }
 
 /// Latent attention has one key and value for each head; another number would be another attention.
@@ -390,8 +291,7 @@ fn provider(
 ) -> Result<Map<String, Value>, Error> {
     let sharing = Sharing::of(config, &model.layers, notices)?;
     let choice = Choice::read(config, model.n_routed_experts)?;
-    let dtype = dtype(config, notices)?;
-    let positive_number = |key: &str| number(config, key, "a positive number", |value| value > 0.0);
+    let dtype = config.torch_dtype(notices)?;
     let is_sparse = |layer: &Layer| u8::from(layer.mlp == Mlp::Sparse);
     let physical_is_sparse: Vec<u8> = model
         .layers
@@ -400,29 +300,29 @@ fn provider(
         .collect();
     let decided = json!({
         "add_qkv_bias": false,
-        "attention_dropout": of_training(config, "attention_dropout", 0.0)?,
+        "attention_dropout": config.fraction_or("attention_dropout", 0.0)?,
         "bf16": dtype == "bfloat16",
         "dsa_indexer_head_dim": model.index_head_dim,
         "dsa_indexer_n_heads": model.index_n_heads,
         "dsa_indexer_rope_interleaved": true,
         // In layers of the source model, as Megatron-Bridge keeps them.
         "dsa_indexer_skip_topk_offset": sharing.offset,
-        "dsa_indexer_topk": positive(config, "index_topk")?,
+        "dsa_indexer_topk": config.size("index_topk")?,
         "dsa_indexer_topk_freq": sharing.frequency,
         "ffn_hidden_size": model.intermediate_size,
         "fp16": dtype == "float16",
         "hidden_size": model.hidden_size,
-        "init_method_std": of_training(config, "initializer_range", 0.02)?,
+        "init_method_std": config.fraction_or("initializer_range", 0.02)?,
         // Not `head_dim`, which releases fill differently: Transformers, and so Megatron-Bridge, puts the rope width there.
         "kv_channels": model.qk_rope_head_dim,
         "kv_lora_rank": model.kv_lora_rank,
-        "layernorm_epsilon": positive_number("rms_norm_eps")?,
+        "layernorm_epsilon": config.positive("rms_norm_eps")?,
         "moe_ffn_hidden_size": model.moe_intermediate_size,
         "moe_layer_freq": physical_is_sparse,
         "moe_router_group_topk": choice.chosen_groups,
         "moe_router_num_groups": choice.groups,
         "moe_router_topk": choice.experts,
-        "moe_router_topk_scaling_factor": positive_number("routed_scaling_factor")?,
+        "moe_router_topk_scaling_factor": config.positive("routed_scaling_factor")?,
         "moe_shared_expert_intermediate_size": model.moe_intermediate_size * model.n_shared_experts,
         "mtp_num_layers": (model.mtp_layers > 0).then_some(model.mtp_layers),
         "num_attention_heads": model.num_attention_heads,
@@ -434,8 +334,8 @@ fn provider(
         // Megatron's `qk_head_dim` is the part without position alone.
         "qk_head_dim": model.qk_nope_head_dim,
         "qk_pos_emb_head_dim": model.qk_rope_head_dim,
-        "rotary_base": rope::rotary_base(config, notices)?,
-        "seq_length": positive(config, "max_position_embeddings")?,
+        "rotary_base": config.rotary_base(notices)?,
+        "seq_length": config.size("max_position_embeddings")?,
         // `vocab_size` stays the true one all the same: Megatron-Bridge pads it again.
         "should_pad_vocab": options.pads_vocabulary,
         "v_head_dim": model.v_head_dim,

@@ -90,29 +90,12 @@ fn dealt(model: &Model, stages: u64) -> Result<Vec<u64>, Error> {
 
 /// Refuses layers for each stage that do not add up, or that part a layer from the one whose indexer it uses.
 fn check(model: &Model, stages: u64, layers: &[u64]) -> Result<(), Error> {
-    let mut faults = Vec::new();
-    if layers.len() as u64 != stages {
-        faults.push(format!(
-            "--pipeline names {}, --pp is {stages}",
-            counted(layers.len() as u64, "stage")
-        ));
-    }
-    let (held, all) = (
-        layers.iter().fold(0u64, |sum, &n| sum.saturating_add(n)),
-        model.layers.len() as u64,
-    );
-    if held != all {
-        faults.push(format!(
-            "--pipeline deals {}, the model has {all}",
-            counted(held, "layer")
-        ));
-    }
+    let all = model.layers.len() as u64;
+    let mut faults = dealing_faults(stages, layers, all);
     let full = model.layers_where(|layer| layer.indexer == Indexer::Full);
     let mut first = 0u64;
     for (stage, &layers) in layers.iter().enumerate() {
-        if layers == 0 {
-            faults.push(format!("stage {stage} holds no layer"));
-        } else if first < all && !full.contains(&first) {
+        if layers > 0 && first < all && !full.contains(&first) {
             let source = full
                 .iter()
                 .rfind(|&&full| full < first)
@@ -131,9 +114,9 @@ fn check(model: &Model, stages: u64, layers: &[u64]) -> Result<(), Error> {
     Err(Error::Pipeline {
         faults,
         valid: format!(
-            "{} in stages that begin at layer{} {}",
+            "{} in stages that begin at {} {}",
             counted(all, "layer"),
-            plural(full.len() as u64),
+            if full.len() == 1 { "layer" } else { "layers" },
             full.join(", ")
         ),
     })
@@ -181,15 +164,6 @@ fn of_pattern(model: &Model, pattern: &str) -> Result<Vec<u64>, Error> {
         faults,
         valid: format!("{whole} with | before stages"),
     })
-}
-
-/// A number of things, as it is said.
-fn counted(number: u64, thing: &str) -> String {
-    format!("{number} {thing}{}", plural(number))
-}
-
-fn plural(number: u64) -> &'static str {
-    if number == 1 { "" } else { "s" }
 }
 
 /// How many layers each group has: a full layer and the shared ones after it.

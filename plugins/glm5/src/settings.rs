@@ -4,64 +4,32 @@
 
 use rialto_plugin::prelude::*;
 
-/// What a field of training holds.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Switch,
-    Name,
-    /// A number of things, at least one.
-    Count,
-    /// A probability, below 1.
-    Fraction,
-    /// A factor or a width, at least 0.
-    Amount,
-}
-
-impl Kind {
-    fn holds(self, value: &Value) -> bool {
-        match self {
-            Kind::Switch => value.is_boolean(),
-            Kind::Name => value.as_str().is_some_and(|name| !name.is_empty()),
-            Kind::Count => value.as_u64().is_some_and(|count| count > 0),
-            Kind::Fraction => value
-                .as_f64()
-                .is_some_and(|part| (0.0..1.0).contains(&part)),
-            Kind::Amount => value.as_f64().is_some_and(|amount| amount >= 0.0),
-        }
-    }
-
-    fn expected(self) -> &'static str {
-        match self {
-            Kind::Switch => "true or false",
-            Kind::Name => "a name",
-            Kind::Count => "a whole number from 1",
-            Kind::Fraction => "a number from 0 to below 1",
-            Kind::Amount => "a number from 0",
-        }
-    }
-}
-
-/// Fields that the family writes and that a training run may want otherwise.
-const FREE: &[(&str, Kind)] = &[
-    ("apply_rope_fusion", Kind::Switch),
-    ("attention_dropout", Kind::Fraction),
-    ("attention_softmax_in_fp32", Kind::Switch),
-    ("cp_comm_type", Kind::Name),
-    ("dsa_indexer_loss_coeff", Kind::Amount),
-    ("dsa_indexer_use_sparse_loss", Kind::Switch),
-    ("hidden_dropout", Kind::Fraction),
-    ("init_method_std", Kind::Amount),
-    ("moe_flex_dispatcher_backend", Kind::Name),
-    ("moe_flex_dispatcher_num_sms", Kind::Count),
-    ("moe_grouped_gemm", Kind::Switch),
-    ("moe_permute_fusion", Kind::Switch),
-    ("moe_permute_fusion_into_hybridep", Kind::Switch),
-    ("moe_router_bias_update_rate", Kind::Amount),
-    ("moe_router_dtype", Kind::Name),
-    ("moe_router_load_balancing_type", Kind::Name),
-    ("moe_shared_expert_overlap", Kind::Switch),
-    ("moe_token_dispatcher_type", Kind::Name),
-    ("seq_length", Kind::Count),
+/// Fields that a training run may want otherwise than the family writes them, or than Megatron has them.
+const FREE: &[(&str, FieldKind)] = &[
+    ("apply_rope_fusion", FieldKind::Switch),
+    ("attention_dropout", FieldKind::Fraction),
+    ("attention_softmax_in_fp32", FieldKind::Switch),
+    ("cp_comm_type", FieldKind::Name),
+    ("dsa_indexer_loss_coeff", FieldKind::Amount),
+    ("dsa_indexer_use_sparse_loss", FieldKind::Switch),
+    ("hidden_dropout", FieldKind::Fraction),
+    ("init_method_std", FieldKind::Amount),
+    ("moe_flex_dispatcher_backend", FieldKind::Name),
+    ("moe_flex_dispatcher_num_sms", FieldKind::Count),
+    ("moe_grouped_gemm", FieldKind::Switch),
+    ("moe_permute_fusion", FieldKind::Switch),
+    ("moe_permute_fusion_into_hybridep", FieldKind::Switch),
+    ("moe_router_bias_update_rate", FieldKind::Amount),
+    ("moe_router_dtype", FieldKind::Name),
+    ("moe_router_load_balancing_type", FieldKind::Name),
+    ("moe_shared_expert_overlap", FieldKind::Switch),
+    ("moe_token_dispatcher_type", FieldKind::Name),
+    (
+        "recompute_granularity",
+        FieldKind::Choice(&["null", "\"full\"", "\"selective\""]),
+    ),
+    ("recompute_modules", FieldKind::Names),
+    ("seq_length", FieldKind::Count),
 ];
 
 const CUT_BY_PATTERN: &str = "a hybrid model is cut by its layer pattern, which --pipeline gives";
@@ -90,6 +58,7 @@ const UNSET: &[(&str, &[&str], &str)] = &[
     ("fp4", &["null"], "sparse attention is not trained in FP4"),
     ("fp8", &["null"], NO_FP8),
     ("fp8_param", &["false"], NO_FP8),
+    ("heterogeneous_*", &["null", "false"], HETEROGENEOUS),
     ("heterogeneous_block_specs", &["false"], HETEROGENEOUS),
     ("hybrid_override_pattern", &["null"], BY_PATTERN),
     ("moe_latent_size", &["null"], NO_SUCH_PARAMS),
@@ -131,15 +100,14 @@ const UNSET: &[(&str, &[&str], &str)] = &[
     ("window_size", &["null"], OTHER_ATTENTION),
 ];
 
-/// The values that a field must keep, and why, if it is one of [`UNSET`] or of those that describe layers one by one.
-fn unset(field: &str) -> Option<(&'static [&'static str], &'static str)> {
-    let listed = UNSET.iter().find(|(unset, ..)| *unset == field);
-    match listed {
-        Some((_, kept, reason)) => Some((*kept, *reason)),
-        None if field.starts_with("heterogeneous_") => Some((&["null", "false"], HETEROGENEOUS)),
-        None => None,
-    }
-}
+const RULES: SettingRules<'_> = SettingRules {
+    free: FREE,
+    kept: UNSET,
+    by_option: &[
+        ("mtp_num_layers", "--mtp"),
+        ("should_pad_vocab", "--pad-vocab"),
+    ],
+};
 
 /// Refuses settings that are known to make another model of the weights, or one that does not train. Errors:
 /// [`Error::Settings`], all of them.
@@ -147,10 +115,7 @@ pub(crate) fn check(
     provider: &Map<String, Value>,
     settings: &Map<String, Value>,
 ) -> Result<(), Error> {
-    let faults = settings
-        .iter()
-        .filter_map(|(field, value)| fault(provider, field, value));
-    let mut faults: Vec<SettingFault> = faults.collect();
+    let mut faults = RULES.faults(provider, settings);
     // Layers that share an indexer read what an earlier layer left behind; replayed alone, attention would find nothing.
     if recomputes_attention_alone(settings) {
         faults.push(SettingFault::new(
@@ -161,45 +126,6 @@ pub(crate) fn check(
         ));
     }
     SettingFault::refuse(faults)
-}
-
-/// What is wrong with one setting, whatever the others are.
-fn fault(provider: &Map<String, Value>, field: &str, value: &Value) -> Option<SettingFault> {
-    let decided = provider.get(field);
-    if decided.is_some_and(|decided| is_same_value(decided, value)) {
-        return None;
-    }
-    let fault =
-        |reason: &str, supported: &str| Some(SettingFault::new(field, value, reason, supported));
-    let no_value = "it is no value of this field";
-    if let Some((kept, reason)) = unset(field) {
-        let is_kept = kept.contains(&value.to_string().as_str());
-        return fault(reason, &kept.join(" or ")).filter(|_| !is_kept);
-    }
-    if let Some((_, kind)) = FREE.iter().find(|(free, _)| *free == field) {
-        return fault(no_value, kind.expected()).filter(|_| !kind.holds(value));
-    }
-    match field {
-        "recompute_granularity" => {
-            let holds = value.is_null() || value == "full" || value == "selective";
-            fault(no_value, "null, full or selective").filter(|_| !holds)
-        }
-        "recompute_modules" => {
-            let holds = match value {
-                Value::Array(names) => names.iter().all(|name| Kind::Name.holds(name)),
-                other => other.is_null(),
-            };
-            fault(no_value, "null or a list of names").filter(|_| !holds)
-        }
-        _ => {
-            let reason = match field {
-                "mtp_num_layers" => "--mtp decides it",
-                "should_pad_vocab" => "--pad-vocab decides it",
-                _ => "the config and the family decide it",
-            };
-            decided.and_then(|decided| fault(reason, &decided.to_string()))
-        }
-    }
 }
 
 /// Whether selective recomputation would take core attention, which it does unless other modules are named.
@@ -361,7 +287,11 @@ mod tests {
             | "moe_token_dispatcher_type" => (vec![json!("abc"), json!("7")], "a name"),
             _ => (vec![json!(true), json!(false)], "true or false"),
         };
-        for (field, _) in FREE {
+        // The words of recomputation have a test of their own.
+        let of_kinds = FREE
+            .iter()
+            .filter(|(field, _)| !field.starts_with("recompute_"));
+        for (field, _) in of_kinds {
             let (taken, expected) = taken(field);
             for value in &kinds {
                 let message = refused(json!({*field: value}));
@@ -380,7 +310,7 @@ mod tests {
         for (field, supported, wrong) in [
             (
                 "recompute_granularity",
-                "null, full or selective",
+                "null or full or selective",
                 [
                     json!("Full"),
                     json!(""),
@@ -424,7 +354,8 @@ mod tests {
             "heterogeneous_x",
         ];
         let listed = UNSET.iter().map(|(field, ..)| *field);
-        for field in listed.chain(layers) {
+        let named = listed.filter(|field| !field.ends_with('*'));
+        for field in named.chain(layers) {
             let kept = match field {
                 "account_for_embedding_in_pipeline_split"
                 | "account_for_loss_in_pipeline_split"
@@ -466,12 +397,18 @@ mod tests {
     #[test]
     fn each_field_stands_in_one_table_and_the_family_writes_none_that_it_leaves() {
         let provider = crate::spec::fixed_provider_fields();
-        let of_config = ["attention_dropout", "init_method_std", "seq_length"];
+        let elsewhere = [
+            "attention_dropout",
+            "init_method_std",
+            "recompute_granularity",
+            "recompute_modules",
+            "seq_length",
+        ];
         for (field, kind) in FREE {
-            assert!(unset(field).is_none(), "{field}");
+            assert!(!UNSET.iter().any(|(unset, ..)| unset == field), "{field}");
             match provider.get(*field) {
                 Some(value) => assert!(kind.holds(value), "{field} {value} {kind:?}"),
-                None => assert!(of_config.contains(field), "{field}"),
+                None => assert!(elsewhere.contains(field), "{field}"),
             }
         }
         for (field, ..) in UNSET {

@@ -1,5 +1,10 @@
 //! `config.json` as somebody wrote it, and edits that touch nothing else.
 
+mod keys;
+mod rope;
+
+pub use keys::MOST_SIZE;
+
 use std::fmt;
 use std::ops::Range;
 
@@ -250,6 +255,12 @@ impl<'de> Deserialize<'de> for Entries<'de> {
 
         deserializer.deserialize_map(EntriesVisitor)
     }
+}
+
+/// The notice that one source of a value is not followed.
+#[must_use]
+pub fn contradiction(other: &str, decider: &str) -> String {
+    format!("config.json: {other} contradicts {decider}; {decider} decides")
 }
 
 #[cfg(test)]

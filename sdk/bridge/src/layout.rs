@@ -132,6 +132,35 @@ impl PipelineLayout {
     }
 }
 
+/// What is wrong with so many layers for each stage, where a pipeline has `stages` and a model `all` layers; nothing, if they
+/// are a partition.
+#[must_use]
+pub fn dealing_faults(stages: u64, layers: &[u64], all: u64) -> Vec<String> {
+    let mut faults = Vec::new();
+    if layers.len() as u64 != stages {
+        let named = counted(layers.len() as u64, "stage");
+        faults.push(format!("--pipeline names {named}, --pp is {stages}"));
+    }
+    let held = layers.iter().fold(0u64, |sum, &n| sum.saturating_add(n));
+    if held != all {
+        let held = counted(held, "layer");
+        faults.push(format!("--pipeline deals {held}, the model has {all}"));
+    }
+    let empty = layers
+        .iter()
+        .enumerate()
+        .filter(|(_, layers)| **layers == 0);
+    faults.extend(empty.map(|(stage, _)| format!("stage {stage} holds no layer")));
+    faults
+}
+
+/// A number of things, as it is said: `1 layer`, `2 layers`.
+#[must_use]
+pub fn counted(number: u64, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,6 +183,37 @@ mod tests {
         assert!(!of(&[stage(0, 3), stage(2, 6)]).is_partition_of(8));
         assert!(!of(&[stage(0, 8), stage(8, 0)]).is_partition_of(8));
         assert!(!of(&[stage(0, 7)]).is_partition_of(8));
+    }
+
+    #[test]
+    fn layers_that_are_no_partition_are_told_apart() {
+        assert!(dealing_faults(2, &[3, 5], 8).is_empty());
+        for (stages, layers, all, expected) in [
+            (
+                3,
+                &[3, 5][..],
+                8,
+                vec!["--pipeline names 2 stages, --pp is 3"],
+            ),
+            (
+                2,
+                &[3, 5],
+                9,
+                vec!["--pipeline deals 8 layers, the model has 9"],
+            ),
+            (2, &[0, 1], 1, vec!["stage 0 holds no layer"]),
+            (
+                1,
+                &[u64::MAX, 2],
+                1,
+                vec![
+                    "--pipeline names 2 stages, --pp is 1",
+                    "--pipeline deals 18446744073709551615 layers, the model has 1",
+                ],
+            ),
+        ] {
+            assert_eq!(dealing_faults(stages, layers, all), expected);
+        }
     }
 
     #[test]

@@ -59,6 +59,128 @@ impl fmt::Display for SettingFault {
     }
 }
 
+/// What a provider field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldKind {
+    /// True or false.
+    Switch,
+    /// Text.
+    Name,
+    /// A list of texts, or nothing.
+    Names,
+    /// A number of things, at least one.
+    Count,
+    /// A probability, below 1.
+    Fraction,
+    /// A factor or a width, at least 0.
+    Amount,
+    /// One of these, each in JSON.
+    Choice(&'static [&'static str]),
+}
+
+impl FieldKind {
+    /// Whether a value is of this kind.
+    #[must_use]
+    pub fn holds(self, value: &Value) -> bool {
+        match self {
+            FieldKind::Switch => value.is_boolean(),
+            FieldKind::Name => value.as_str().is_some_and(|name| !name.is_empty()),
+            FieldKind::Names => match value {
+                Value::Array(names) => names.iter().all(|name| FieldKind::Name.holds(name)),
+                other => other.is_null(),
+            },
+            FieldKind::Count => value.as_u64().is_some_and(|count| count > 0),
+            FieldKind::Fraction => value
+                .as_f64()
+                .is_some_and(|part| (0.0..1.0).contains(&part)),
+            FieldKind::Amount => value.as_f64().is_some_and(|amount| amount >= 0.0),
+            FieldKind::Choice(values) => values.contains(&value.to_string().as_str()),
+        }
+    }
+
+    /// The values of this kind, as a message names them.
+    #[must_use]
+    pub fn expected(self) -> String {
+        let fixed = match self {
+            FieldKind::Switch => "true or false",
+            FieldKind::Name => "a name",
+            FieldKind::Names => "null or a list of names",
+            FieldKind::Count => "a whole number from 1",
+            FieldKind::Fraction => "a number from 0 to below 1",
+            FieldKind::Amount => "a number from 0",
+            FieldKind::Choice(values) => return values.join(" or ").replace('"', ""),
+        };
+        fixed.to_owned()
+    }
+}
+
+/// What a family knows of the provider fields that a user may set. Another value of a field that the family writes about the
+/// weights is refused, and so is one that a table here does not allow; all other fields are written as given.
+#[derive(Clone, Copy, Debug)]
+pub struct SettingRules<'a> {
+    /// Fields whose value is the user's choice, and what they hold.
+    pub free: &'a [(&'a str, FieldKind)],
+    /// Fields that stay as Megatron has them, by name or by a beginning with `*` after it: the values that they may have, in
+    /// JSON, and why. A name stands before a beginning.
+    pub kept: &'a [(&'a str, &'a [&'a str], &'a str)],
+    /// Fields that an option decides, and the option.
+    pub by_option: &'a [(&'a str, &'a str)],
+}
+
+impl SettingRules<'_> {
+    /// What is wrong with settings beside the fields that a family writes, each for itself.
+    #[must_use]
+    pub fn faults(
+        &self,
+        provider: &Map<String, Value>,
+        settings: &Map<String, Value>,
+    ) -> Vec<SettingFault> {
+        let settings = settings.iter();
+        let faults = settings.filter_map(|(field, value)| self.fault(provider, field, value));
+        faults.collect()
+    }
+
+    fn fault(
+        &self,
+        provider: &Map<String, Value>,
+        field: &str,
+        value: &Value,
+    ) -> Option<SettingFault> {
+        let decided = provider.get(field);
+        if decided.is_some_and(|decided| is_same_value(decided, value)) {
+            return None;
+        }
+        let fault = |reason: &str, supported: &str| {
+            Some(SettingFault::new(field, value, reason, supported))
+        };
+        if let Some((kept, reason)) = self.kept(field) {
+            let is_kept = kept.contains(&value.to_string().as_str());
+            let supported = kept.join(" or ");
+            return fault(reason, &supported).filter(|_| !is_kept);
+        }
+        if let Some((_, kind)) = self.free.iter().find(|(free, _)| *free == field) {
+            let fault = fault("it is no value of this field", &kind.expected());
+            return fault.filter(|_| !kind.holds(value));
+        }
+        let decided = decided?.to_string();
+        match self.by_option.iter().find(|(other, _)| *other == field) {
+            Some((_, option)) => fault(&format!("{option} decides it"), &decided),
+            None => fault("the config and the family decide it", &decided),
+        }
+    }
+
+    /// The values that a field may have if it stays as Megatron has it, and why it does.
+    fn kept(&self, field: &str) -> Option<(&[&str], &str)> {
+        let named = self.kept.iter().find(|(name, ..)| *name == field);
+        let begins = |(name, ..): &&(&str, &[&str], &str)| {
+            let beginning = name.strip_suffix('*');
+            beginning.is_some_and(|beginning| field.starts_with(beginning))
+        };
+        let entry = named.or_else(|| self.kept.iter().find(begins));
+        entry.map(|(_, kept, reason)| (*kept, *reason))
+    }
+}
+
 /// What the name of a field looks like.
 pub const FIELD_NAME: &str = "small letters, digits and _, a letter first";
 

@@ -1,6 +1,8 @@
 //! Every name a plugin needs: the traits and their data, element types and views, and JSON.
 
-pub use rialto_bridge::settings::is_same_value;
+pub use rialto_bridge::config::{MOST_SIZE, contradiction};
+pub use rialto_bridge::layout::{counted, dealing_faults};
+pub use rialto_bridge::settings::{FieldKind, SettingRules, is_same_value};
 pub use rialto_bridge::{
     Bridge, Claim, Codec, Companion, ConfigEdit, ConfigMapping, Cut, Dequantizer, Description,
     Dims, DtypeRule, EncodedTensor, Error, Form, MapOptions, MapRule, Mesh, MeshAxis, ModelSpec,

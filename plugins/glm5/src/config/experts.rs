@@ -2,8 +2,6 @@
 
 use rialto_plugin::prelude::*;
 
-use super::{bounded, contradiction};
-
 /// Other names of `n_routed_experts`.
 const ALIASES: [&str; 2] = ["num_experts", "num_local_experts"];
 
@@ -26,13 +24,13 @@ pub(super) fn routed(config: &RawConfig, notices: &mut Vec<String>) -> Result<u6
                 &format!("{key} {own}"),
             )
         }));
-        return bounded(config, key, MOST_EXPERTS);
+        return config.bounded(key, MOST_EXPERTS);
     }
     let Some(first) = aliases.next() else {
         let names = ALIASES.join(" or ");
         return Err(config.wrong(key, &format!("a whole number here or in {names}")));
     };
-    let experts = bounded(config, first, MOST_EXPERTS)?;
+    let experts = config.bounded(first, MOST_EXPERTS)?;
     for other in aliases {
         if config.optional_integer(other)? != Some(experts) {
             return Err(config.wrong(other, &format!("{first} {experts}, as there is no {key}")));
@@ -72,7 +70,7 @@ impl Choice {
         Ok(Choice {
             groups,
             chosen_groups,
-            experts: bounded(config, "num_experts_per_tok", most)?,
+            experts: config.bounded("num_experts_per_tok", most)?,
         })
     }
 }
