@@ -6,7 +6,7 @@ use rialto_tensor::held::Held;
 use rialto_tensor::{Dtype, Shape};
 
 use crate::mapping::{MTP_GROUP, RuleInfo};
-use crate::{Codec, Error, Mapping, ParamDecl, StoredTensor, TensorDecl, Violation};
+use crate::{Codec, Error, KeyDecl, Mapping, ParamDecl, StoredTensor, TensorDecl, Violation};
 
 /// What the checkpoint on the Hugging Face side holds for each tensor of a mapping.
 #[derive(Clone, Debug)]
@@ -154,18 +154,19 @@ impl Mapping {
     pub fn find_params(&self, inventory: &[StoredTensor]) -> FoundParams {
         let mut binder = Binder::new(inventory, &[]);
         let mut keys = Vec::with_capacity(self.keys.len());
+        // A stack is one tensor, however many params it holds: what is wrong with it is said once.
+        let mut stacks: HashMap<&str, Option<usize>> = HashMap::new();
         for key in &self.keys {
-            let rule = self.rule(self.params[key.param].rule);
-            let Some(position) = binder.take(&key.name) else {
-                let violation = missing_violation(&key.name, &key.shape, rule);
-                binder.violations.push(violation);
-                keys.push(None);
+            if let Some(&found) = stacks.get(key.name.as_str()) {
+                keys.push(found);
                 continue;
-            };
-            let before = binder.violations.len();
-            binder.check(&key.shape, rule, inventory[position].dtype, position);
-            let is_whole = !binder.violations[before..].iter().any(is_unreadable);
-            keys.push(is_whole.then_some(position));
+            }
+            let rule = self.rule(self.params[key.param].rule);
+            let found = binder.bind_key(key, rule);
+            if key.slot.is_some() {
+                stacks.insert(&key.name, found);
+            }
+            keys.push(found);
         }
         let mut is_there = vec![true; self.params.len()];
         for (key, position) in self.keys.iter().zip(&keys) {
@@ -331,6 +332,19 @@ impl<'a> Binder<'a> {
         let dtype = encoding.as_ref().map_or(stored.dtype, decoded);
         self.check(&tensor.shape, rule, dtype, position);
         Some((position, encoding, dtype))
+    }
+
+    /// Claims the tensor of a key, and gives its position if it can be read.
+    fn bind_key(&mut self, key: &KeyDecl, rule: &RuleInfo) -> Option<usize> {
+        let Some(position) = self.take(&key.name) else {
+            let violation = missing_violation(&key.name, &key.shape, rule);
+            self.violations.push(violation);
+            return None;
+        };
+        let before = self.violations.len();
+        self.check(&key.shape, rule, self.inventory[position].dtype, position);
+        let is_whole = !self.violations[before..].iter().any(is_unreadable);
+        is_whole.then_some(position)
     }
 
     /// Claims the companions of an encoded tensor.

@@ -20,6 +20,7 @@ pub const CAPABILITIES: &[&str] = &[
     "rule/beside/1",
     "rule/encoded/1",
     "rule/padding/1",
+    "rule/stack/1",
 ];
 
 #[derive(Serialize)]

@@ -2,19 +2,46 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use crate::stack::{LayerAxis, Stack};
 use crate::template::Template;
 use crate::weight_map::{check_spelling, combinations};
 use crate::{Error, Form, MapRule, Part, Rule, WeightMap};
+
+/// The habit of storing layers that are alike as one tensor.
+const STACKED: &str = "stacked";
+/// What the other habit is called.
+const PER_LAYER: &str = "per-layer";
 
 /// For every rule of a map, the spelling of its tensors and that of its param: the rule's own, or one of its forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forms {
     /// Positions in [`MapRule::tensor_forms`], one a rule.
     tensors: Vec<Option<usize>>,
-    /// Positions in [`MapRule::param_forms`], one a rule.
-    params: Vec<Option<usize>>,
+    /// One a rule.
+    params: Vec<ParamSpelling>,
     /// Whether the rule may be absent and is: nothing of it was found, or nothing was looked for.
     absent: Vec<bool>,
+}
+
+/// How the param of a rule is spelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ParamSpelling {
+    /// As the rule says: under its own key, or in the stack that it names.
+    Own,
+    /// Under its own key, though the rule names a stack.
+    PerLayer,
+    /// By its position in [`MapRule::param_forms`].
+    Form(usize),
+}
+
+/// The keys of a rule's param.
+pub(crate) enum Keys<'a> {
+    /// One, the param's name.
+    Own,
+    /// One for all params of a stack.
+    Stacked(Stack),
+    /// Those of a form.
+    Parts(&'a [Part]),
 }
 
 impl Forms {
@@ -27,8 +54,8 @@ impl Forms {
             .iter()
             .map(|Rule::Map(rule)| rule.beside.is_some());
         Forms {
-            tensors: own.clone(),
-            params: own,
+            params: vec![ParamSpelling::Own; own.len()],
+            tensors: own,
             absent: absent.collect(),
         }
     }
@@ -36,10 +63,9 @@ impl Forms {
     /// The same rules, absent or not, in their own spellings.
     #[must_use]
     pub fn in_own_spelling(&self) -> Forms {
-        let own = vec![None; self.absent.len()];
         Forms {
-            tensors: own.clone(),
-            params: own,
+            tensors: vec![None; self.absent.len()],
+            params: vec![ParamSpelling::Own; self.absent.len()],
             absent: self.absent.clone(),
         }
     }
@@ -101,6 +127,26 @@ impl Forms {
         Ok(self)
     }
 
+    /// With params that the rules stack stored as asked.
+    #[must_use]
+    pub fn with_layer_axis(mut self, map: &WeightMap, axis: LayerAxis) -> Forms {
+        for (spelling, Rule::Map(rule)) in self.params.iter_mut().zip(&map.rules) {
+            if rule.stack.is_some() {
+                *spelling = match axis {
+                    LayerAxis::Stacked => ParamSpelling::Own,
+                    LayerAxis::PerLayer => ParamSpelling::PerLayer,
+                };
+            }
+        }
+        self
+    }
+
+    /// Whether params that the rules stack have a key each. A loader of Megatron must be told.
+    #[must_use]
+    pub fn has_per_layer(&self) -> bool {
+        self.params.contains(&ParamSpelling::PerLayer)
+    }
+
     /// A line for each spelling that is not the rules' own.
     #[must_use]
     pub fn notices(&self, map: &WeightMap) -> Vec<String> {
@@ -108,11 +154,16 @@ impl Forms {
         let rules = || map.rules.iter();
         let tensors = rules().zip(&self.tensors).filter_map(|(rule, &form)| {
             let Rule::Map(rule) = rule;
-            Some(("tensors", &rule.tensor_forms[form?].name))
+            Some(("tensors", rule.tensor_forms[form?].name.as_str()))
         });
         let params = rules().zip(&self.params).filter_map(|(rule, &form)| {
             let Rule::Map(rule) = rule;
-            Some(("params", &rule.param_forms[form?].name))
+            let name = match form {
+                ParamSpelling::Own => return None,
+                ParamSpelling::PerLayer => PER_LAYER,
+                ParamSpelling::Form(form) => &rule.param_forms[form].name,
+            };
+            Some(("params", name))
         });
         for (side, name) in tensors.chain(params) {
             let line = format!("{side} in the spelling {name}");
@@ -143,10 +194,15 @@ impl Forms {
         }
     }
 
-    /// The parts that spell the param of rule number `position`; none if it is one key, its own.
-    pub(crate) fn keys<'a>(&self, position: usize, rule: &'a MapRule) -> Option<&'a [Part]> {
-        let form = self.params.get(position).copied().flatten()?;
-        Some(&rule.param_forms[form].parts)
+    /// The keys of the param of rule number `position`. Errors: [`Error::Template`] for a rule that cannot be stacked.
+    pub(crate) fn keys<'a>(&self, position: usize, rule: &'a MapRule) -> Result<Keys<'a>, Error> {
+        // A stack that cannot be is refused also where it is not asked for.
+        let stack = Stack::of(rule)?;
+        Ok(match self.params.get(position) {
+            Some(ParamSpelling::Form(form)) => Keys::Parts(&rule.param_forms[*form].parts),
+            Some(ParamSpelling::PerLayer) => Keys::Own,
+            Some(ParamSpelling::Own) | None => stack.map_or(Keys::Own, Keys::Stacked),
+        })
     }
 }
 
@@ -186,11 +242,24 @@ impl Spelling {
     }
 
     fn of_param(rule: &MapRule, names: &HashSet<&str>) -> Result<Spelling, Error> {
+        let template = Template::parse(&rule.param)?;
+        Spelling::of_keys(rule, names, |bindings| template.expand(bindings))
+    }
+
+    fn of_stack(rule: &MapRule, stack: &Stack, names: &HashSet<&str>) -> Result<Spelling, Error> {
+        Spelling::of_keys(rule, names, |bindings| Ok(stack.key(bindings)?.0))
+    }
+
+    /// Of one key for each param, which may be the same one.
+    fn of_keys(
+        rule: &MapRule,
+        names: &HashSet<&str>,
+        key: impl Fn(&[(&str, u64)]) -> Result<String, Error>,
+    ) -> Result<Spelling, Error> {
         check_spelling(rule, &[])?;
         let mut spelling = Spelling { there: 0, all: 0 };
-        let template = Template::parse(&rule.param)?;
         for bindings in combinations(&rule.scope, &[]) {
-            spelling.count(&template.expand(&bindings)?, names);
+            spelling.count(&key(&bindings)?, names);
         }
         Ok(spelling)
     }
@@ -209,8 +278,7 @@ impl Spelling {
 
 /// A spelling that a param may be found in.
 struct Candidate<'a> {
-    /// Position in [`MapRule::param_forms`], none for the rule's own.
-    form: Option<usize>,
+    form: ParamSpelling,
     habits: BTreeSet<&'a str>,
     spelling: Spelling,
 }
@@ -218,17 +286,27 @@ struct Candidate<'a> {
 impl<'a> Candidate<'a> {
     /// All spellings of a rule's param, its own first.
     fn of_param(rule: &'a MapRule, names: &HashSet<&str>) -> Result<Vec<Candidate<'a>>, Error> {
-        let mut candidates = vec![Candidate {
-            form: None,
+        let mut candidates = Vec::new();
+        let mut own = Candidate {
+            form: ParamSpelling::Own,
             habits: BTreeSet::new(),
             spelling: Spelling { there: 0, all: 0 },
-        }];
-        if !rule.param_forms.is_empty() || rule.beside.is_some() {
-            candidates[0].spelling = Spelling::of_param(rule, names)?;
+        };
+        if let Some(stack) = Stack::of(rule)? {
+            candidates.push(Candidate {
+                form: ParamSpelling::Own,
+                habits: BTreeSet::from([STACKED]),
+                spelling: Spelling::of_stack(rule, &stack, names)?,
+            });
+            own.form = ParamSpelling::PerLayer;
         }
+        if !rule.param_forms.is_empty() || rule.beside.is_some() || rule.stack.is_some() {
+            own.spelling = Spelling::of_param(rule, names)?;
+        }
+        candidates.push(own);
         for (position, form) in rule.param_forms.iter().enumerate() {
             candidates.push(Candidate {
-                form: Some(position),
+                form: ParamSpelling::Form(position),
                 habits: form.habits(),
                 spelling: Spelling::of_parts(rule, &form.parts, names)?,
             });
@@ -333,7 +411,10 @@ mod tests {
         ])
     }
 
-    fn found(names: &[&str]) -> Vec<Option<usize>> {
+    const PAST: ParamSpelling = ParamSpelling::Form(0);
+    const OLD: ParamSpelling = ParamSpelling::Form(1);
+
+    fn found(names: &[&str]) -> Vec<ParamSpelling> {
         let names = names.iter().copied().collect();
         let map = map();
         Forms::own(&map).of_params(&map, &names).unwrap().params
@@ -343,10 +424,10 @@ mod tests {
     fn a_rule_that_could_be_either_goes_with_the_others() {
         let attention = ["l.0.attention", "l.1.attention", "l.2.attention"];
         let norms = ["l.0.norm", "l.1.norm", "l.2.norm"];
-        assert_eq!(found(&[attention, norms].concat()), [Some(0); 3]);
+        assert_eq!(found(&[attention, norms].concat()), [PAST; 3]);
         let attention = ["l.0.attention", "l.2.attention", "l.4.attention"];
         let norms = ["l.1.norm", "l.3.norm", "l.5.norm"];
-        assert_eq!(found(&[attention, norms].concat()), [None; 3]);
+        assert_eq!(found(&[attention, norms].concat()), [ParamSpelling::Own; 3]);
     }
 
     #[test]
@@ -358,8 +439,8 @@ mod tests {
         ];
         let norms = ["old.l.1.norm", "old.l.2.norm"];
         // Nothing of the first rule is there: it is named as the others are spelled.
-        assert_eq!(found(&[old.as_slice(), &norms].concat()), [Some(1); 3]);
-        assert_eq!(found(&[]), [None; 3]);
+        assert_eq!(found(&[old.as_slice(), &norms].concat()), [OLD; 3]);
+        assert_eq!(found(&[]), [ParamSpelling::Own; 3]);
     }
 
     #[test]
@@ -373,6 +454,6 @@ mod tests {
             "l.5.norm",
         ];
         // Three layers say it is the past, and so the two norms of today are missing as the past calls them.
-        assert_eq!(found(&mixed), [Some(0); 3]);
+        assert_eq!(found(&mixed), [PAST; 3]);
     }
 }

@@ -29,6 +29,7 @@
 //! | [`rule`] | one rule of a weight map |
 //! | [`forms`] | which spelling of each rule is used |
 //! | [`weight_map`] | all rules, and their expansion |
+//! | [`stack`] | params of layers that are alike, stored as one tensor |
 //! | [`padding`] | params that are longer than their tensors fill |
 //! | [`mapping`] | tensors, params and pieces, and what can be wrong with them |
 //! | [`binding`] | a mapping held against what a checkpoint really holds |
@@ -57,6 +58,7 @@ pub mod request;
 pub mod rule;
 pub mod settings;
 pub mod spec;
+pub mod stack;
 pub mod template;
 pub mod weight_map;
 
@@ -78,4 +80,5 @@ pub use placement::{Cut, Divided, MeshRefusal, Placement, PlacementRule, Share};
 pub use rule::{DtypeRule, Form, MapRule, ModuleState, Part, Rule, Scope, StateValue};
 pub use settings::SettingFault;
 pub use spec::{Dims, ModelSpec};
+pub use stack::LayerAxis;
 pub use weight_map::WeightMap;

@@ -58,13 +58,16 @@ pub struct ParamDecl {
 }
 
 /// A key under which a checkpoint stores a param or a rectangle of it: in Megatron's own spelling one key a param, of its
-/// name; in another [`Form`](crate::Form) several, or one of another name.
+/// name, or one for all params of a stack; in another [`Form`](crate::Form) several, or one of another name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyDecl {
     /// The key.
     pub name: String,
     /// Shape of the tensor stored under it.
     pub shape: Shape,
+    /// Where the param stands on the leading axis of that tensor, if the tensor is a stack of params. A declaration for each
+    /// of them then has the key's name.
+    pub slot: Option<u64>,
     /// Position in [`Mapping::params`].
     pub param: usize,
     /// The rectangle of the param that it is, the same elements in the same row-major order.
@@ -452,7 +455,8 @@ impl Mapping {
         &self.params
     }
 
-    /// The keys under which the Megatron side stores the params, grouped by param in the order of [`Mapping::params`].
+    /// The keys under which the Megatron side stores the params, grouped by param in the order of [`Mapping::params`]. A key
+    /// that stacks params stands there for each of them.
     #[must_use]
     pub fn keys(&self) -> &[KeyDecl] {
         &self.keys

@@ -30,6 +30,7 @@ impl Rule {
             (rule.beside.is_some(), "rule/beside/1"),
             (rule.encoded.is_some(), "rule/encoded/1"),
             (rule.padding.is_some(), "rule/padding/1"),
+            (rule.stack.is_some(), "rule/stack/1"),
         ];
         needs
             .into_iter()
@@ -161,13 +162,18 @@ pub struct MapRule {
     pub state: Option<ModuleState>,
     /// The tensors, which together tile the param; where it is padded, all of it but the padding.
     pub parts: Vec<Part>,
+    /// The index of the scope whose params Megatron stores as one tensor with a leading axis, because the layers that it counts
+    /// are alike. The names of param and module then hold it as a part of its own between dots, which the stored ones lack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<String>,
     /// Where the param may be longer than its tensors fill. What lies beyond is zeros on import and cut away on export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub padding: Option<Padding>,
     /// Other spellings of the tensors that checkpoints are found in, such as experts fused into one tensor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tensor_forms: Vec<Form>,
-    /// Other spellings of the param, such as the keys of an older Megatron. The parts name keys, each taken whole.
+    /// Other spellings of the param, such as the keys of an older Megatron. The parts name keys, each taken whole. That a
+    /// stacked param may have a key of its own need not be said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub param_forms: Vec<Form>,
     /// The codec that the published checkpoint stores the tensors with, by its name. It is for plans that have no checkpoint:
@@ -195,6 +201,7 @@ impl MapRule {
             dtype: DtypeRule::any_of([]),
             state: None,
             parts: Vec::new(),
+            stack: None,
             padding: None,
             tensor_forms: Vec::new(),
             param_forms: Vec::new(),
@@ -229,6 +236,13 @@ impl MapRule {
     #[must_use]
     pub fn part(mut self, part: Part) -> MapRule {
         self.parts.push(part);
+        self
+    }
+
+    /// Says that Megatron stores the params of all values of an index as one tensor.
+    #[must_use]
+    pub fn stacked(mut self, index: &str) -> MapRule {
+        self.stack = Some(index.to_owned());
         self
     }
 

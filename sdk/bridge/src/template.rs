@@ -57,6 +57,11 @@ impl Expression {
         Ok(expression)
     }
 
+    /// Whether an index has a say in it.
+    fn mentions(&self, index: &str) -> bool {
+        self.terms.iter().any(|(_, name)| name == index)
+    }
+
     /// The value under `bindings`. Errors: [`Error::Template`] for an index that is not bound or an overflow.
     pub fn evaluate(&self, bindings: &Bindings<'_>) -> Result<u64, Error> {
         let wrong = |reason: String| Error::Template {
@@ -143,6 +148,34 @@ impl Template {
         }
     }
 
+    /// The name without its part between dots that is one index alone, and the expression that the part was: of
+    /// `decoder.layers.{i}.weight` that is `decoder.layers.weight` and `i`. Errors: [`Error::Template`] unless there is one such
+    /// part, no other mention of the index, and something left.
+    pub fn without(&self, index: &str) -> Result<(Template, Expression), Error> {
+        let text = self.to_string();
+        let of_index = |part: &str| {
+            let inside = part.strip_prefix('{')?.strip_suffix('}')?;
+            let expression = Expression::parse(inside).ok()?;
+            let is_alone = expression.terms.len() == 1 && expression.mentions(index);
+            is_alone.then_some(expression)
+        };
+        let parts = text.split('.').map(|part| (part, of_index(part)));
+        let (own, left): (Vec<_>, Vec<_>) = parts.partition(|(_, own)| own.is_some());
+        let left: Vec<&str> = left.into_iter().map(|(part, _)| part).collect();
+        let mut own = own.into_iter().filter_map(|(_, expression)| expression);
+        let left = Template::parse(&left.join("."))?;
+        let mut kept = left.segments.iter().filter_map(|(_, kept)| kept.as_ref());
+        match (own.next(), own.next()) {
+            (Some(own), None) if text.contains('.') && !kept.any(|kept| kept.mentions(index)) => {
+                Ok((left, own))
+            }
+            _ => Err(Error::Template {
+                template: text,
+                reason: format!("index {index} is stacked and is not one part between dots"),
+            }),
+        }
+    }
+
     /// The name under `bindings`. Errors: [`Error::Template`].
     pub fn expand(&self, bindings: &Bindings<'_>) -> Result<String, Error> {
         let mut name = String::new();
@@ -204,6 +237,44 @@ mod tests {
             error.to_string().contains("index j is not in scope"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn the_part_that_is_an_index_alone_is_taken_out() {
+        for (text, index, left, part) in [
+            (
+                "decoder.layers.{i}.mlp.weight",
+                "i",
+                "decoder.layers.mlp.weight",
+                "i",
+            ),
+            ("a.{2*i+1}.{j}.b", "i", "a.{j}.b", "2*i+1"),
+            ("{i}.b", "i", "b", "i"),
+            ("a.{i}", "i", "a", "i"),
+        ] {
+            let (found, expression) = Template::parse(text).unwrap().without(index).unwrap();
+            assert_eq!(
+                (found.to_string(), expression.to_string()),
+                (left.to_owned(), part.to_owned()),
+                "{text}"
+            );
+        }
+        for text in [
+            "a.b",
+            "a.x{i}.b",
+            "a.{i}x.b",
+            "a.{i}.b.{i}",
+            "a.{i}.b.x{i}",
+            "a.{i+j}.b",
+            "a.{j}.b",
+            "{i}",
+            "a.{i}{j}",
+        ] {
+            assert!(
+                Template::parse(text).unwrap().without("i").is_err(),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! All rules of a model, and their expansion into a [`Mapping`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use rialto_tensor::{Region, Shape, tiling_faults};
 use serde::{Deserialize, Serialize};
 
+use crate::forms::Keys;
 use crate::mapping::RuleInfo;
 use crate::template::{Expression, Template};
 use crate::{
@@ -57,7 +58,7 @@ impl WeightMap {
             expansion.add_rule(
                 rule,
                 forms.parts(position, rule),
-                forms.keys(position, rule),
+                &forms.keys(position, rule)?,
             )?;
         }
         expansion.finish()
@@ -159,14 +160,8 @@ fn evaluate(offsets: &[Expression], bindings: &[(&str, u64)]) -> Result<Vec<u64>
 }
 
 impl Expansion {
-    /// Adds a rule whose tensors are spelled as `parts` and whose param as `keys`, as one key of its own name if there are
-    /// none.
-    fn add_rule(
-        &mut self,
-        rule: &MapRule,
-        parts: &[Part],
-        keys: Option<&[Part]>,
-    ) -> Result<(), Error> {
+    /// Adds a rule whose tensors are spelled as `parts` and whose param as `keys`.
+    fn add_rule(&mut self, rule: &MapRule, parts: &[Part], keys: &Keys<'_>) -> Result<(), Error> {
         if rule.dtype.accepts.is_empty() {
             let reason = "the rule accepts no dtype".to_owned();
             return Err(Error::Template {
@@ -195,12 +190,13 @@ impl Expansion {
             .map(|state| Template::parse(&state.module))
             .transpose()?;
         let shape = Shape::new(rule.shape.clone());
-        self.count(rule, parts, keys.unwrap_or_default())?;
-        let (parts, keys) = (
-            read_parts(parts, rule.shape.len())?,
-            keys.map(|keys| read_keys(keys, rule.shape.len()))
-                .transpose()?,
-        );
+        let other_keys = match keys {
+            Keys::Parts(keys) => *keys,
+            Keys::Own | Keys::Stacked(_) => &[],
+        };
+        self.count(rule, parts, other_keys)?;
+        let parts = read_parts(parts, rule.shape.len())?;
+        let other_keys = read_keys(other_keys, rule.shape.len())?;
         for bindings in combinations(&rule.scope, &[]) {
             if rule.skip.is_some() {
                 for part in &parts {
@@ -209,18 +205,33 @@ impl Expansion {
                 continue;
             }
             let param = self.add_param(name.expand(&bindings)?, &shape, position);
-            match &keys {
-                Some(keys) => {
-                    for key in keys {
+            let whole = |name, shape, slot| KeyDecl {
+                name,
+                shape,
+                slot,
+                param,
+                region: Region::whole(&Shape::new(rule.shape.clone())),
+            };
+            // Objects are written, never read: other keys, which are only read, have none.
+            match keys {
+                Keys::Parts(_) => {
+                    for key in &other_keys {
                         self.add_keys(key, param, position, &bindings)?;
                     }
                 }
-                None => {
+                Keys::Own => {
                     let name = self.params[param].name.clone();
-                    self.add_key(name, &shape, param, Region::whole(&shape), position);
-                    // Objects are written, never read: they go with the rule's own spelling.
+                    self.add_key(whole(name, shape.clone(), None), position);
                     if let (Some(state), Some(module)) = (&rule.state, &module) {
-                        self.add_objects(state, &module.expand(&bindings)?, &shape)?;
+                        self.add_objects(state, &module.expand(&bindings)?, &shape, None)?;
+                    }
+                }
+                Keys::Stacked(stack) => {
+                    let (name, slot) = stack.key(&bindings)?;
+                    self.add_key(whole(name, stack.shape(&shape), Some(slot)), position);
+                    if let (Some(state), Some(module)) = (&rule.state, stack.module(&bindings)?) {
+                        let slot = Some((slot, stack.layers));
+                        self.add_objects(state, &module, &shape, slot)?;
                     }
                 }
             }
@@ -283,36 +294,42 @@ impl Expansion {
                     param_region: region.clone(),
                 });
             }
-            self.add_key(name, &shape, param, region, rule);
+            let (shape, slot) = (shape.clone(), None);
+            let key = KeyDecl {
+                name,
+                shape,
+                slot,
+                param,
+                region,
+            };
+            self.add_key(key, rule);
         }
         Ok(())
     }
 
-    fn add_key(&mut self, name: String, shape: &Shape, param: usize, region: Region, rule: usize) {
-        // A param that two rules make is a violation already, and its key is its name.
-        if let Some(first) = self.key_rules.insert(name.clone(), rule)
-            && name != self.params[param].name
+    fn add_key(&mut self, key: KeyDecl, rule: usize) {
+        // A param that two rules make is a violation already, and its key is its name. The params of a stack share one.
+        if let Some(first) = self.key_rules.insert(key.name.clone(), rule)
+            && key.name != self.params[key.param].name
+            && (first != rule || key.slot.is_none())
         {
             let rule_name = |rule: usize| self.rules[rule].name.clone();
             self.violations.push(Violation::TwoRules {
-                param: name.clone(),
+                param: key.name.clone(),
                 first: rule_name(first),
                 second: rule_name(rule),
             });
         }
-        self.keys.push(KeyDecl {
-            name,
-            shape: shape.clone(),
-            param,
-            region,
-        });
+        self.keys.push(key);
     }
 
+    /// `slot` is the place and the extent of a leading axis that the module's layers are stacked along.
     fn add_objects(
         &mut self,
         state: &ModuleState,
         module: &str,
         shape: &Shape,
+        slot: Option<(u64, u64)>,
     ) -> Result<(), Error> {
         let count = match state.axis {
             None => 1,
@@ -321,8 +338,13 @@ impl Expansion {
                 reason: format!("no axis {axis} in shape {shape}"),
             })?,
         };
+        let shard = |offset| match (slot, state.axis) {
+            (None, _) => format!("shard_{offset}_{count}"),
+            (Some((slot, layers)), None) => format!("shard_{slot}_{layers}"),
+            (Some((slot, layers)), Some(_)) => format!("shard_{slot}.{offset}_{layers}.{count}"),
+        };
         let object = |offset| ObjectDecl {
-            key: format!("{module}._extra_state/shard_{offset}_{count}"),
+            key: format!("{module}._extra_state/{}", shard(offset)),
             value: state.value,
         };
         self.objects.extend((0..count).map(object));
@@ -428,7 +450,16 @@ impl Expansion {
             .iter()
             .map(|param| (&param.name, &param.shape))
             .zip(of_keys);
-        for ((name, shape), regions) in tensors.chain(params).chain(keys) {
+        let mut of_stacks: BTreeMap<&String, (&Shape, Vec<Region>)> = BTreeMap::new();
+        for key in self.keys.iter().filter(|key| key.slot.is_some()) {
+            let stack = of_stacks.entry(&key.name);
+            let (_, regions) = stack.or_insert_with(|| (&key.shape, Vec::new()));
+            regions.push(key.in_key(&key.region));
+        }
+        let stacks = of_stacks.into_iter();
+        let stacks = stacks.map(|(name, (shape, regions))| ((name, shape), regions));
+        let all = tensors.chain(params).chain(keys).chain(stacks);
+        for ((name, shape), regions) in all {
             let faults = tiling_faults(shape, &regions).into_iter();
             self.violations
                 .extend(faults.map(|fault| Violation::Tiling {

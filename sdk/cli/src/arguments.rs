@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use rialto_bridge::settings::{FIELD_NAME, is_field_name};
-use rialto_bridge::{Mesh, MtpPolicy, StageChoice};
+use rialto_bridge::{LayerAxis, Mesh, MtpPolicy, StageChoice};
 use rialto_engine::{ChunkChoice, DtypeChoice, ExportOptions, Options};
 use serde_json::Value;
 
@@ -148,6 +148,9 @@ pub(crate) struct ImportOptions {
     /// In which chunks params are written
     #[arg(long, value_name = "WHAT", default_value = "megatron")]
     chunks: Chunks,
+    /// Params of layers that are alike, in a family that has them
+    #[arg(long, value_name = "WHAT", default_value = "stacked")]
+    layer_axis: LayerAxisChoice,
     /// Pad the vocabulary with zeros to a size that Megatron makes and tensor parallel ranks can share
     #[arg(long)]
     pad_vocab: bool,
@@ -168,6 +171,10 @@ impl ImportOptions {
             ("--set", !self.set.is_empty()),
             ("--mtp", matches!(self.mtp, Mtp::Drop)),
             ("--chunks", matches!(self.chunks, Chunks::Whole)),
+            (
+                "--layer-axis",
+                matches!(self.layer_axis, LayerAxisChoice::PerLayer),
+            ),
             ("--pad-vocab", self.pad_vocab),
         ];
         let given = given.into_iter().filter(|(_, is_given)| *is_given);
@@ -203,6 +210,10 @@ impl ImportOptions {
                 Chunks::Megatron => ChunkChoice::Megatron,
                 Chunks::Whole => ChunkChoice::Whole,
             },
+            layer_axis: match self.layer_axis {
+                LayerAxisChoice::Stacked => LayerAxis::Stacked,
+                LayerAxisChoice::PerLayer => LayerAxis::PerLayer,
+            },
             pads_vocabulary: self.pad_vocab,
             ignore: self.ignore.clone(),
         }
@@ -234,6 +245,14 @@ enum Chunks {
     Megatron,
     /// One a param
     Whole,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LayerAxisChoice {
+    /// One tensor with a leading layer axis, as Megatron demands by default
+    Stacked,
+    /// One tensor for each layer, as Megatron reads them when the checkpoint says so
+    PerLayer,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -70,7 +70,7 @@ impl Beside {
 }
 
 /// Whether a param is kept beside Megatron's own.
-fn is_beside(mapping: &Mapping, param: usize) -> bool {
+pub(crate) fn is_beside(mapping: &Mapping, param: usize) -> bool {
     let rule = mapping.rule(mapping.params()[param].rule);
     rule.beside.is_some()
 }

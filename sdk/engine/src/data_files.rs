@@ -2,48 +2,56 @@
 
 use std::sync::Arc;
 
-use rialto_bridge::{Mapping, Placement, StateValue};
+use rialto_bridge::{KeyDecl, Mapping, Placement, StateValue};
 use rialto_checkpoint::store::Sink;
 use rialto_checkpoint::torch_dist::{self, Content, FilePlan, PlannedItem, TensorItem};
-use rialto_tensor::{Dtype, Region};
+use rialto_tensor::{Dtype, Region, Shape};
 
 use crate::{ChunkChoice, Error, Options, beside, order, padding};
 
 /// A data file is closed when the next item would take it beyond this.
 const MAX_FILE_BYTES: u64 = 16 << 30;
 
-/// Gives every chunk and object its file and offset, params in the order people count.
+/// Gives every chunk and object its file and offset, keys in the order people count.
 pub(crate) fn place(
     placement: &Placement,
     mapping: &Mapping,
     dtypes: &[Dtype],
     options: &Options,
 ) -> Result<FilePlan, Error> {
-    let mut ordered = beside::others(mapping);
-    padding::check_mesh(placement, mapping, &ordered, options)?;
-    ordered.sort_by(|&a, &b| order::natural(&mapping.params()[a].name, &mapping.params()[b].name));
+    let params = beside::others(mapping);
+    padding::check_mesh(placement, mapping, &params, options)?;
+    mapping.check_stacks(dtypes)?;
+    let mut keys: Vec<&KeyDecl> = mapping.keys().iter().collect();
+    keys.retain(|key| !beside::is_beside(mapping, key.param));
+    keys.sort_by(|a, b| order::natural(&a.name, &b.name).then(a.slot.cmp(&b.slot)));
     // All that can be refused is refused before the first chunk is made: a large mesh makes a million.
-    let mut regions: Vec<Box<dyn Iterator<Item = Region>>> = Vec::with_capacity(ordered.len());
+    let mut regions: Vec<Box<dyn Iterator<Item = Region>>> = Vec::with_capacity(keys.len());
     if options.chunks == ChunkChoice::Megatron {
-        placement.check_count(padding::named(mapping, &ordered), &options.mesh)?;
+        placement.check_count(padding::named(mapping, &params), &options.mesh)?;
     }
-    for (name, shape) in padding::named(mapping, &ordered) {
+    for key in &keys {
+        let param = &mapping.params()[key.param];
+        let (name, shape) = (&param.name, &param.shape);
         regions.push(match options.chunks {
             ChunkChoice::Megatron => Box::new(placement.chunks(name, shape, &options.mesh)?),
             ChunkChoice::Whole => Box::new(std::iter::once(Region::whole(shape))),
         });
     }
-    let chunks = ordered.iter().zip(regions).flat_map(|(&param, regions)| {
-        let (dtype, param) = (dtypes[param], &mapping.params()[param]);
-        let (name, shape) = (
-            Arc::from(param.name.as_str()),
-            Arc::new(param.shape.clone()),
-        );
+    let mut last: Option<(Arc<str>, Arc<Shape>)> = None;
+    let chunks = keys.iter().zip(regions).flat_map(|(&key, regions)| {
+        // The chunks of a stack share its name.
+        let (name, shape) = match last.take().filter(|(name, _)| **name == *key.name) {
+            Some(shared) => shared,
+            None => (Arc::from(key.name.as_str()), Arc::new(key.shape.clone())),
+        };
+        last = Some((Arc::clone(&name), Arc::clone(&shape)));
+        let dtype = dtypes[key.param];
         regions.map(move |region| Content::Chunk {
             name: Arc::clone(&name),
             dtype,
             shape: Arc::clone(&shape),
-            region,
+            region: key.in_key(&region),
         })
     });
     let mut objects = Vec::with_capacity(mapping.objects().len());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rialto_bridge::binding::TensorBinding;
 use rialto_bridge::{
-    Bridge, Claim, Codec, Forms, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout,
+    Bridge, Claim, Codec, Forms, KeyDecl, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout,
     PipelineRequest, Placement, RawConfig, StoredTensor, settings,
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
@@ -23,7 +23,7 @@ use crate::data_files::{ChunkWriter, place};
 use crate::padding;
 use crate::params::touches;
 use crate::progress::step;
-use crate::reading::{Format, mapping_of};
+use crate::reading::{Format, forms_of};
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::stages::{self, Suggestions};
 use crate::summary::{self, Direction, Encoded, Side, Skipped, Summary};
@@ -52,6 +52,8 @@ pub struct ImportPlan {
     codecs: Vec<Codec>,
     /// Dtype of each param as written.
     dtypes: Vec<Dtype>,
+    /// Whether layers that are alike have keys of their own, which a loader must be told.
+    has_per_layer: bool,
     files: FilePlan,
     /// The file of the params that Megatron has no place for, and their positions in its order.
     beside: Option<(PlannedShard, Vec<usize>)>,
@@ -104,17 +106,19 @@ impl ImportPlan {
         spec.provider.extend(changes);
         let map = family.weight_map(&spec)?;
         let codecs = family.codecs(&spec)?;
-        let (mapping, forms, mut inventory) = match &source {
+        let (forms, inventory) = match &source {
             Some(source) => {
                 let inventory = inventory(source);
-                let (mapping, forms) = mapping_of(&map, Format::HuggingFace, &inventory, &[])?;
-                (mapping, forms, inventory)
+                let forms = forms_of(&map, Format::HuggingFace, &inventory)?;
+                (forms, Some(inventory))
             }
-            None => {
-                let mapping = map.resolve()?;
-                let nominal = mapping.nominal_tensors("config.json", &codecs)?;
-                (mapping, Forms::own(&map), nominal)
-            }
+            None => (Forms::own(&map), None),
+        };
+        let forms = forms.with_layer_axis(&map, options.layer_axis);
+        let mapping = map.resolve_as(&forms)?;
+        let mut inventory = match inventory {
+            Some(inventory) => inventory,
+            None => mapping.nominal_tensors("config.json", &codecs)?,
         };
         let (mapping, padding_notices) = if options.pads_vocabulary {
             padding::pad(mapping, &options.mesh)?
@@ -148,6 +152,7 @@ impl ImportPlan {
             stored,
             codecs,
             dtypes,
+            has_per_layer: forms.has_per_layer(),
             files,
             beside,
             metadata,
@@ -261,7 +266,7 @@ impl ImportPlan {
         write(
             target,
             &inside("common.pt"),
-            &torch_dist::common_pt(ITERATION),
+            &torch_dist::common_pt(ITERATION, self.has_per_layer),
         )?;
         write(
             target,
@@ -303,9 +308,9 @@ impl ImportPlan {
         inside: &dyn Fn(&str) -> String,
         progress: &dyn Progress,
     ) -> Result<(), Error> {
-        let params: HashMap<&str, usize> = (0..)
-            .zip(self.mapping.params())
-            .map(|(at, param)| (param.name.as_str(), at))
+        let keys = self.mapping.keys().iter();
+        let keys: HashMap<(&str, Option<u64>), &KeyDecl> = keys
+            .map(|key| ((key.name.as_str(), key.slot), key))
             .collect();
         let pieces = by_param(&self.mapping);
         // The plan lists the items file by file.
@@ -319,14 +324,17 @@ impl ImportPlan {
                         region,
                         item: layout,
                     } => {
-                        let param = params[&*item.name];
+                        let slot = region.offsets().first().copied();
+                        let stack = keys.get(&(&*item.name, slot));
+                        let key = stack.unwrap_or_else(|| &keys[&(&*item.name, None)]);
+                        let (region, _) = key.in_param(region).expect("it was made from the key");
                         let mut writer = ChunkWriter::begin(sink.as_ref(), item, layout)?;
                         self.write_chunk(
                             family,
                             source,
-                            param,
-                            &pieces[param],
-                            region,
+                            key.param,
+                            &pieces[key.param],
+                            &region,
                             &mut |band| step(progress, band, |band| writer.write(band)),
                         )?;
                         writer.end(layout)?;
@@ -427,8 +435,10 @@ impl ImportPlan {
             Encoded::count(&mut summary.encoded, name, companions.len() as u64, bytes)?;
             summary::add(&mut summary.source.bytes, bytes)?;
         }
-        for (param, &dtype) in self.mapping.params().iter().zip(&self.dtypes) {
-            summary.target.count(&param.shape, dtype)?;
+        // A stack is one tensor, which the first of its params stands for.
+        let is_first = |key: &&KeyDecl| key.slot.is_none_or(|slot| slot == 0);
+        for key in self.mapping.keys().iter().filter(is_first) {
+            summary.target.count(&key.shape, self.dtypes[key.param])?;
         }
         summary.target.objects = self.mapping.objects().len() as u64;
         summary.target.files = self.files.files().len() as u64;

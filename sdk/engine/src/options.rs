@@ -1,6 +1,6 @@
 //! What a user may ask of a conversion.
 
-use rialto_bridge::{Mesh, MtpPolicy, RuleInfo, StageChoice};
+use rialto_bridge::{LayerAxis, Mesh, MtpPolicy, RuleInfo, StageChoice};
 use rialto_tensor::{Dtype, cast};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -68,6 +68,8 @@ pub struct Options {
     pub dtype: DtypeChoice,
     /// The chunks.
     pub chunks: ChunkChoice,
+    /// Whether layers that are alike are stored as one tensor.
+    pub layer_axis: LayerAxis,
     /// Whether the vocabulary is padded with zeros to what Megatron would make it on the mesh; else the mesh must divide it.
     pub pads_vocabulary: bool,
     /// Tensors that may be left out though no rule claims them: names in which `*` stands for any run of characters.
@@ -83,6 +85,7 @@ impl Default for Options {
             mtp: MtpPolicy::Keep,
             dtype: DtypeChoice::Keep,
             chunks: ChunkChoice::Megatron,
+            layer_axis: LayerAxis::Stacked,
             pads_vocabulary: false,
             ignore: Vec::new(),
         }

@@ -10,7 +10,7 @@ use rialto_checkpoint::torch_dist::{Chunk, TorchDistCheckpoint};
 use rialto_tensor::held::Held;
 use rialto_tensor::{Dtype, Region};
 
-use crate::array::{Array, Bytes, Extent, Handle};
+use crate::array::{Array, Bytes, Extent, Handle, usize_range};
 use crate::beside::{BESIDE_FILE, Beside};
 use crate::{Error, Progress};
 
@@ -124,10 +124,12 @@ impl Params {
         positions.all(Option::is_some)
     }
 
-    /// What is stored under each key.
+    /// What is stored, each tensor once, however many params it stacks.
     pub(crate) fn stored(&self) -> impl Iterator<Item = &StoredTensor> {
+        let mut earlier = HashSet::new();
         let positions = self.positions.iter().flatten();
-        positions.map(|&position| &self.inventory[position])
+        let once = positions.filter(move |position| earlier.insert(**position));
+        once.map(|&position| &self.inventory[position])
     }
 
     /// The chunks of a param that a rectangle of it touches; `verifies` compares the checksums that their writer recorded.
@@ -170,7 +172,15 @@ impl Params {
                 if is_own && !overlaps(&chunk.region, region) {
                     continue;
                 }
-                let in_param = if is_own {
+                // How many params' parts stand in the chunk before this one's.
+                let mut before = 0;
+                let in_param = if key.slot.is_some() {
+                    let Some((in_param, slots)) = key.in_param(&chunk.region) else {
+                        continue;
+                    };
+                    before = slots;
+                    in_param
+                } else if is_own {
                     chunk.region.as_ref().clone()
                 } else {
                     Region::corresponding(&chunk.region, &whole, &key.region)
@@ -178,6 +188,7 @@ impl Params {
                 if in_param.intersection(region).is_none() {
                     continue;
                 }
+                let skipped = before * in_param.shape().size_bytes(stored.dtype)?;
                 let located = checkpoint.locate(&stored.name, chunk)?;
                 let source = checkpoint.source(&chunk.file)?;
                 // The bytes are read again right after, from the page cache: a chunk is a matrix, not a checkpoint.
@@ -189,9 +200,13 @@ impl Params {
                 let bytes = match located.dense_bytes() {
                     Some(range) => Bytes::File {
                         source: Handle::Shared(source),
-                        offset: range.start,
+                        offset: range.start + skipped,
                     },
-                    None => Bytes::Memory(located.read(source.as_ref())?),
+                    None => {
+                        let mut bytes = located.read(source.as_ref())?;
+                        bytes.drain(..usize_range(0, skipped).end);
+                        Bytes::Memory(bytes)
+                    }
                 };
                 extents.push(Extent {
                     region: in_param,

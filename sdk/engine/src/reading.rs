@@ -69,19 +69,27 @@ impl Reading {
     }
 }
 
+/// The spelling in which an inventory has one side of a map.
+pub(crate) fn forms_of(
+    map: &WeightMap,
+    format: Format,
+    inventory: &[StoredTensor],
+) -> Result<Forms, Error> {
+    let (forms, names) = (Forms::own(map), names(inventory));
+    Ok(match format {
+        Format::HuggingFace => forms.of_tensors(map, &names)?,
+        Format::Megatron => forms.of_params(map, &names)?,
+    })
+}
+
 /// The map in the spelling in which an inventory has it, and what spelling that is; `tensors` as in [`Reading::of`].
-pub(crate) fn mapping_of(
+fn mapping_of(
     map: &WeightMap,
     format: Format,
     inventory: &[StoredTensor],
     tensors: &[String],
 ) -> Result<(Mapping, Forms), Error> {
-    let (forms, names) = (Forms::own(map), names(inventory));
-    let forms = match format {
-        Format::HuggingFace => forms.of_tensors(map, &names)?,
-        Format::Megatron => forms.of_params(map, &names)?,
-    };
-    let forms = forms.with_tensors(map, tensors)?;
+    let forms = forms_of(map, format, inventory)?.with_tensors(map, tensors)?;
     let mapping = map.resolve_as(&forms)?;
     let mapping = match format {
         Format::HuggingFace => mapping,

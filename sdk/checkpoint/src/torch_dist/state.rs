@@ -7,19 +7,22 @@ use super::object::{Object, object_item};
 /// The object in which Megatron-Core since 0.17 keeps the common state if there is no `common.pt`.
 pub const COMMON_STATE_OBJECT: &str = "common_state/shard_0_1";
 
-/// The common state of a checkpoint that holds model weights only.
+/// The common state of a checkpoint that holds model weights only. `per_layer` says that layers which are alike have keys of
+/// their own all the same: a loader takes its word for which keys to ask for.
 #[must_use]
-pub fn common_state(iteration: u64) -> Object {
+pub fn common_state(iteration: u64, per_layer: bool) -> Object {
     let flag = |name: &str, value| (name.to_owned(), Object::Bool(value));
+    let per_layer = per_layer.then(|| flag("non_homogeneous_layers", true));
+    let content = [
+        flag("singleton_local_shards", false),
+        flag("chained_optim_avoid_prefix", true),
+    ];
     Object::Dict(vec![
         ("checkpoint_version".to_owned(), Object::Float(3.0)),
         ("iteration".to_owned(), Object::Int(clamped(iteration))),
         (
             "content_metadata".to_owned(),
-            Object::Dict(vec![
-                flag("singleton_local_shards", false),
-                flag("chained_optim_avoid_prefix", true),
-            ]),
+            Object::Dict(content.into_iter().chain(per_layer).collect()),
         ),
     ])
 }
@@ -27,8 +30,8 @@ pub fn common_state(iteration: u64) -> Object {
 /// The file `common.pt`, which every Megatron-Core version reads. A checkpoint must not hold [`COMMON_STATE_OBJECT`] as well:
 /// strict loading with version 0.16 refuses both together.
 #[must_use]
-pub fn common_pt(iteration: u64) -> Vec<u8> {
-    item(&common_state(iteration))
+pub fn common_pt(iteration: u64, per_layer: bool) -> Vec<u8> {
+    item(&common_state(iteration, per_layer))
 }
 
 /// Megatron-Bridge's account of training so far, for a model that has not been trained: tensors without axes.
@@ -94,12 +97,16 @@ mod tests {
             state.get("step"),
             Some(&Object::scalar(Dtype::I64, &[7, 0, 0, 0, 0, 0, 0, 0]))
         );
-        assert_eq!(common_state(7).get("iteration"), Some(&Object::Int(7)));
+        assert_eq!(
+            common_state(7, false).get("iteration"),
+            Some(&Object::Int(7))
+        );
     }
 
     #[test]
     fn the_files_are_the_same_every_time() {
-        assert_eq!(common_pt(3), common_pt(3));
+        assert_eq!(common_pt(3, true), common_pt(3, true));
+        assert_ne!(common_pt(3, true), common_pt(3, false));
         assert_eq!(train_state_pt(3), train_state_pt(3));
     }
 }

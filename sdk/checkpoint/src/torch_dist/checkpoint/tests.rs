@@ -47,7 +47,7 @@ fn sample() -> MemoryStore {
         .insert(METADATA_FILE, plan.metadata().encode())
         .unwrap();
     store.insert(DESCRIPTION_FILE, description_bytes()).unwrap();
-    store.insert(COMMON_FILE, common_pt(42)).unwrap();
+    store.insert(COMMON_FILE, common_pt(42, false)).unwrap();
     store
 }
 
@@ -65,7 +65,7 @@ fn change(store: &MemoryStore, edit: impl FnOnce(&mut Metadata)) {
 fn a_planned_checkpoint_is_read_back() {
     let checkpoint = open(&sample()).unwrap();
     assert_eq!(checkpoint.notes(), [""; 0]);
-    assert_eq!(checkpoint.common(), Some(&common_state(42)));
+    assert_eq!(checkpoint.common(), Some(&common_state(42, false)));
     let object = checkpoint.object("w._extra_state/shard_0_1").unwrap();
     assert_eq!(object, empty_extra_state());
     let entry: &TensorEntry = &checkpoint.metadata().tensors["w"];
@@ -90,7 +90,7 @@ fn a_plain_pytorch_checkpoint_needs_no_description_and_says_so() {
 #[test]
 fn common_state_comes_from_the_file_first_and_then_from_the_object() {
     let store = sample();
-    let item = object_item(&Object::List(vec![common_state(7)])).unwrap();
+    let item = object_item(&Object::List(vec![common_state(7, false)])).unwrap();
     let len = item.len() as u64;
     store.insert("c.distcp", item).unwrap();
     change(&store, |metadata| {
@@ -105,14 +105,17 @@ fn common_state_comes_from_the_file_first_and_then_from_the_object() {
             .insert(COMMON_STATE_OBJECT.to_owned(), entry);
     });
     let both = open(&store).unwrap();
-    assert_eq!(both.common(), Some(&common_state(42)));
+    assert_eq!(both.common(), Some(&common_state(42, false)));
     assert!(
         both.notes()[0].contains("not from common_state"),
         "{:?}",
         both.notes()
     );
     store.remove(COMMON_FILE);
-    assert_eq!(open(&store).unwrap().common(), Some(&common_state(7)));
+    assert_eq!(
+        open(&store).unwrap().common(),
+        Some(&common_state(7, false))
+    );
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn what_megatron_needs_is_read_back() {
         Object::Float(0.1),
         text("Grüße"),
         Object::Tuple(vec![Object::Bool(true), Object::List(Vec::new())]),
-        common_state(42),
+        common_state(42, false),
         train_state(3),
         empty_extra_state(),
         no_extra_state(),
@@ -286,7 +286,7 @@ fn repeated_byte(elements: u64) -> Vec<u8> {
 
 #[test]
 fn every_cut_of_an_object_is_an_error() {
-    let bytes = object_item(&common_state(1)).unwrap();
+    let bytes = object_item(&common_state(1, false)).unwrap();
     for len in 0..bytes.len() {
         assert!(read(&bytes[..len]).is_err(), "cut at {len}");
     }
