@@ -11,9 +11,7 @@ use self::schedule::Sharing;
 use crate::Glm5;
 use crate::codec::BLOCK;
 use crate::settings;
-use crate::spec::{
-    Indexer, Layer, Mlp, Model, PROVIDER, Release, fixed_provider_fields, object, torch,
-};
+use crate::spec::{Indexer, Layer, Mlp, Model, PROVIDER, Release, fixed_provider_fields};
 
 /// The architecture id of the family.
 pub const ARCHITECTURE: &str = "GlmMoeDsaForCausalLM";
@@ -341,8 +339,8 @@ fn provider(
         "v_head_dim": model.v_head_dim,
         "vocab_size": model.vocab_size,
     });
-    let mut fields = fixed_provider_fields();
-    fields.extend(object(decided));
-    fields.sort_keys();
-    Ok(fields)
+    let mut provider = fixed_provider_fields();
+    provider.extend(fields(decided));
+    provider.sort_keys();
+    Ok(provider)
 }

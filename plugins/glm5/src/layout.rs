@@ -7,7 +7,7 @@
 use rialto_plugin::prelude::*;
 
 use crate::Glm5;
-use crate::spec::{Indexer, Model, object};
+use crate::spec::{Indexer, Model};
 
 impl PipelineMapping for Glm5 {
     fn pipeline_layout(
@@ -61,7 +61,7 @@ impl PipelineMapping for Glm5 {
         });
         Ok(PipelineLayout {
             stages,
-            provider: object(provider),
+            provider: fields(provider),
         })
     }
 }

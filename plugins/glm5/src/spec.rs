@@ -133,10 +133,7 @@ pub struct Model {
 impl Model {
     /// The numbers of a spec that this family made. Errors: [`Error::Document`] for somebody else's.
     pub fn of(spec: &ModelSpec) -> Result<Model, Error> {
-        Model::deserialize(&spec.extra).map_err(|error| Error::Document {
-            document: "glm5 model".to_owned(),
-            reason: error.to_string(),
-        })
+        spec.own()
     }
 
     /// Numbers of the decoder layers for which `matches` holds.
@@ -172,7 +169,7 @@ pub const VOCABULARY_MULTIPLE: u64 = 1280;
 /// Provider fields that are the same for every model of the family, whatever its config says.
 #[must_use]
 pub fn fixed_provider_fields() -> Map<String, Value> {
-    object(json!({
+    fields(json!({
         "activation_func": torch("nn.functional.silu"),
         "add_bias_linear": false,
         "apply_rope_fusion": false,
@@ -212,17 +209,4 @@ pub fn fixed_provider_fields() -> Map<String, Value> {
         "rotary_scaling_factor": 1.0,
         "share_embeddings_and_output_weights": false,
     }))
-}
-
-/// A thing of PyTorch, as `run_config.yaml` names one.
-pub(crate) fn torch(name: &str) -> Value {
-    json!({"_target_": format!("torch.{name}"), "_call_": false})
-}
-
-/// The fields of a JSON object; none of anything else.
-pub(crate) fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    }
 }

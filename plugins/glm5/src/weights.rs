@@ -111,11 +111,7 @@ fn single(
     let rule = MapRule::new(module, group, &format!("{module}.weight"), shape).dtype(stored());
     let rule = rule.part(Part::new(&format!("{tensor}.weight"), shape));
     match state {
-        Some(value) => rule.state(ModuleState {
-            module: module.to_owned(),
-            value,
-            axis: None,
-        }),
+        Some(value) => rule.state(ModuleState::new(module, value)),
         None => rule,
     }
 }
@@ -133,11 +129,7 @@ fn mtp_rules(release: Release, model: &Model) -> Vec<MapRule> {
         MapRule::new(name, "mtp", &format!("{module}.weight"), shape)
             .over(depths())
             .dtype(stored())
-            .state(ModuleState {
-                module,
-                value: StateValue::EmptyTensor,
-                axis: None,
-            })
+            .state(ModuleState::new(&module, StateValue::EmptyTensor))
             .part(Part::new(
                 &format!("model.layers.{{d+{first}}}.{tensor}.weight"),
                 shape,

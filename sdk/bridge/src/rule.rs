@@ -129,6 +129,25 @@ pub struct ModuleState {
     pub axis: Option<usize>,
 }
 
+impl ModuleState {
+    /// One object of a module.
+    #[must_use]
+    pub fn new(module: &str, value: StateValue) -> ModuleState {
+        ModuleState {
+            module: module.to_owned(),
+            value,
+            axis: None,
+        }
+    }
+
+    /// With an object for each index of an axis of the param.
+    #[must_use]
+    pub fn along(mut self, axis: usize) -> ModuleState {
+        self.axis = Some(axis);
+        self
+    }
+}
+
 /// What an extra-state object holds when nothing is trained in FP8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

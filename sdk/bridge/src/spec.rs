@@ -1,7 +1,10 @@
 //! The model in Megatron's words, as the family read it from `config.json`.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use crate::Error;
 
 /// The few values of a model that the SDK itself reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,4 +48,29 @@ pub struct ModelSpec {
     /// What the user should know about this config, one line each.
     #[serde(default)]
     pub notices: Vec<String>,
+}
+
+impl ModelSpec {
+    /// What only the family reads, as its own type. Errors: [`Error::Document`] for a spec that another family made.
+    pub fn own<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        T::deserialize(&self.extra).map_err(|error| Error::Document {
+            document: format!("{} model", self.release),
+            reason: error.to_string(),
+        })
+    }
+}
+
+/// The fields of a JSON object, as a provider has them; none of anything else.
+#[must_use]
+pub fn fields(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+/// A thing of PyTorch as `run_config.yaml` names one: `torch.bfloat16` for `bfloat16`.
+#[must_use]
+pub fn torch(name: &str) -> Value {
+    json!({"_target_": format!("torch.{name}"), "_call_": false})
 }

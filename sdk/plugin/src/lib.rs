@@ -101,6 +101,9 @@
 //! | `shim` | bridge to tables; the only unsafe code of this crate |
 #![deny(unsafe_code)]
 
+/// For the types that a family keeps in its specs: `#[serde(crate = "rialto_plugin::serde")]`.
+pub use serde;
+
 pub mod host;
 pub mod prelude;
 #[allow(unsafe_code, reason = "this module is the wall between Rust and C")]

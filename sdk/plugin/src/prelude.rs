@@ -3,6 +3,7 @@
 pub use rialto_bridge::config::{MOST_SIZE, contradiction};
 pub use rialto_bridge::layout::{counted, dealing_faults};
 pub use rialto_bridge::settings::{FieldKind, SettingRules, is_same_value};
+pub use rialto_bridge::spec::{fields, torch};
 pub use rialto_bridge::{
     Bridge, Claim, Codec, Companion, ConfigEdit, ConfigMapping, Cut, Dequantizer, Description,
     Dims, DtypeRule, EncodedTensor, Error, Form, MapOptions, MapRule, Mesh, MeshAxis, ModelSpec,

@@ -410,19 +410,13 @@ impl<'a> Stack<'a> {
 
     /// The state of a Transformer Engine module.
     fn state(&self, half: Half, module: &str) -> ModuleState {
-        ModuleState {
-            module: format!("{}.{module}", self.prefixes[0].of(half)),
-            value: StateValue::EmptyTensor,
-            axis: None,
-        }
+        let module = format!("{}.{module}", self.prefixes[0].of(half));
+        ModuleState::new(&module, StateValue::EmptyTensor)
     }
 
     /// The same, one for each index of the first axis.
     fn state_of_each(&self, module: &str) -> ModuleState {
-        ModuleState {
-            axis: Some(0),
-            ..self.state(Half::FeedForward, module)
-        }
+        self.state(Half::FeedForward, module).along(0)
     }
 }
 
