@@ -6,7 +6,9 @@ use rialto_tensor::held::Held;
 use rialto_tensor::{Dtype, Shape};
 
 use crate::mapping::{MTP_GROUP, RuleInfo};
-use crate::{Codec, Error, KeyDecl, Mapping, ParamDecl, StoredTensor, TensorDecl, Violation};
+use crate::{
+    Codec, CopyDecl, Error, KeyDecl, Mapping, ParamDecl, StoredTensor, TensorDecl, Violation,
+};
 
 /// What the checkpoint on the Hugging Face side holds for each tensor of a mapping.
 #[derive(Clone, Debug)]
@@ -21,6 +23,9 @@ pub struct TensorBinding {
     pub skipped: Vec<(usize, usize)>,
     /// Inventory positions of companions that were taken under another suffix than the published one.
     pub aliases: Vec<usize>,
+    /// The tensor and the inventory position of each tensor that is there once more. Whether the bits are the same, their reader
+    /// finds out.
+    pub copies: Vec<(usize, usize)>,
 }
 
 impl Held for TensorBinding {
@@ -52,6 +57,8 @@ pub struct FoundTensors {
     pub skipped: Vec<(usize, usize)>,
     /// Inventory positions of companions that were taken under another suffix than the published one.
     pub aliases: Vec<usize>,
+    /// The tensor and the inventory position of each tensor that is there once more, in its shape and dtype.
+    pub copies: Vec<(usize, usize)>,
     /// Everything that is not as the mapping says.
     pub violations: Vec<Violation>,
 }
@@ -91,6 +98,7 @@ impl Mapping {
             param_dtypes,
             skipped: found.skipped,
             aliases: found.aliases,
+            copies: found.copies,
         })
     }
 
@@ -127,6 +135,15 @@ impl Mapping {
                 skipped.push((tensor.rule, position));
             }
         }
+        let mut copies = Vec::new();
+        for copy in &self.copies {
+            let tensor = &self.tensors[copy.tensor];
+            let dtype = tensors[copy.tensor].map(|at| inventory[at].dtype);
+            let rule = self.rule(tensor.rule);
+            if let Some(position) = binder.bind_copy(copy, tensor, dtype, rule) {
+                copies.push((copy.tensor, position));
+            }
+        }
         binder.refuse_unclaimed();
         FoundTensors {
             tensors,
@@ -134,6 +151,7 @@ impl Mapping {
             dtypes,
             skipped,
             aliases: binder.aliases,
+            copies,
             violations: binder.violations,
         }
     }
@@ -332,6 +350,27 @@ impl<'a> Binder<'a> {
         let dtype = encoding.as_ref().map_or(stored.dtype, decoded);
         self.check(&tensor.shape, rule, dtype, position);
         Some((position, encoding, dtype))
+    }
+
+    /// Claims the copy of a tensor that is there in `dtype`, and gives its position if the two can be compared bit by bit.
+    fn bind_copy(
+        &mut self,
+        copy: &CopyDecl,
+        tensor: &TensorDecl,
+        dtype: Option<Dtype>,
+        rule: &RuleInfo,
+    ) -> Option<usize> {
+        let position = self.take(&copy.name)?;
+        let (before, found) = (self.violations.len(), self.inventory[position].dtype);
+        self.check(&tensor.shape, rule, found, position);
+        let dtype = dtype?;
+        if dtype != found {
+            self.violations.push(Violation::MixedDtypes {
+                param: tensor.name.clone(),
+                dtypes: vec![dtype, found],
+            });
+        }
+        (self.violations.len() == before).then_some(position)
     }
 
     /// Claims the tensor of a key, and gives its position if it can be read.

@@ -21,6 +21,7 @@ pub const CAPABILITIES: &[&str] = &[
     "rule/encoded/1",
     "rule/padding/1",
     "rule/stack/1",
+    "rule/copies/1",
 ];
 
 #[derive(Serialize)]

@@ -72,7 +72,8 @@ pub use family::{
 pub use forms::Forms;
 pub use layout::{PipelineLayout, PipelineRequest, Stage, StageChoice};
 pub use mapping::{
-    KeyDecl, Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl, Violation,
+    CopyDecl, KeyDecl, Mapping, ObjectDecl, ParamDecl, Piece, RuleInfo, StoredTensor, TensorDecl,
+    Violation,
 };
 pub use mesh::{Mesh, MeshAxis, Rank};
 pub use padding::Padding;

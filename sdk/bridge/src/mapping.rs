@@ -44,6 +44,15 @@ pub struct TensorDecl {
     pub rule: usize,
 }
 
+/// A name under which the Hugging Face side may hold a tensor once more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyDecl {
+    /// The name.
+    pub name: String,
+    /// Position in [`Mapping::tensors`] of the tensor that it repeats.
+    pub tensor: usize,
+}
+
 /// A param that the Megatron side holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParamDecl {
@@ -127,6 +136,12 @@ impl Held for KeyDecl {
     }
 }
 
+impl Held for CopyDecl {
+    fn held_bytes(&self) -> u64 {
+        self.name.held_bytes()
+    }
+}
+
 impl Held for ObjectDecl {
     fn held_bytes(&self) -> u64 {
         self.key.held_bytes()
@@ -149,7 +164,8 @@ impl Held for Mapping {
     /// Without the rules, which are few.
     fn held_bytes(&self) -> u64 {
         let params = self.params.held_bytes() + self.keys.held_bytes() + self.objects.held_bytes();
-        let tensors = self.tensors.held_bytes() + self.skipped.held_bytes();
+        let others = self.skipped.held_bytes() + self.copies.held_bytes();
+        let tensors = self.tensors.held_bytes() + others;
         params + tensors + self.pieces.held_bytes()
     }
 }
@@ -434,6 +450,7 @@ pub struct Mapping {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) objects: Vec<ObjectDecl>,
     pub(crate) skipped: Vec<TensorDecl>,
+    pub(crate) copies: Vec<CopyDecl>,
 }
 
 impl Mapping {
@@ -478,6 +495,12 @@ impl Mapping {
     #[must_use]
     pub fn skipped(&self) -> &[TensorDecl] {
         &self.skipped
+    }
+
+    /// Names under which the Hugging Face side may hold a tensor once more.
+    #[must_use]
+    pub fn copies(&self) -> &[CopyDecl] {
+        &self.copies
     }
 
     /// The rule of a tensor or param.

@@ -31,6 +31,7 @@ impl Rule {
             (rule.encoded.is_some(), "rule/encoded/1"),
             (rule.padding.is_some(), "rule/padding/1"),
             (rule.stack.is_some(), "rule/stack/1"),
+            (!rule.copies.is_empty(), "rule/copies/1"),
         ];
         needs
             .into_iter()
@@ -181,6 +182,10 @@ pub struct MapRule {
     pub state: Option<ModuleState>,
     /// The tensors, which together tile the param; where it is padded, all of it but the padding.
     pub parts: Vec<Part>,
+    /// Templates of names under which the Hugging Face side may hold the rule's only tensor once more, as some writers do with
+    /// a head that is the embedding. What is there must be of the same bits; it is neither carried nor written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<String>,
     /// The index of the scope whose params Megatron stores as one tensor with a leading axis, because the layers that it counts
     /// are alike. The names of param and module then hold it as a part of its own between dots, which the stored ones lack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,6 +225,7 @@ impl MapRule {
             dtype: DtypeRule::any_of([]),
             state: None,
             parts: Vec::new(),
+            copies: Vec::new(),
             stack: None,
             padding: None,
             tensor_forms: Vec::new(),
@@ -255,6 +261,13 @@ impl MapRule {
     #[must_use]
     pub fn part(mut self, part: Part) -> MapRule {
         self.parts.push(part);
+        self
+    }
+
+    /// Adds a name under which the only tensor may be there once more.
+    #[must_use]
+    pub fn copied_as(mut self, tensor: &str) -> MapRule {
+        self.copies.push(tensor.to_owned());
         self
     }
 

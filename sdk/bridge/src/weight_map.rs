@@ -9,8 +9,8 @@ use crate::forms::Keys;
 use crate::mapping::RuleInfo;
 use crate::template::{Expression, Template};
 use crate::{
-    Error, Forms, KeyDecl, MapRule, Mapping, ModuleState, ObjectDecl, ParamDecl, Part, Piece, Rule,
-    Scope, TensorDecl, Violation,
+    CopyDecl, Error, Forms, KeyDecl, MapRule, Mapping, ModuleState, ObjectDecl, ParamDecl, Part,
+    Piece, Rule, Scope, TensorDecl, Violation,
 };
 
 /// The rules of a model, in the order of the forward pass. It crosses the ABI once, as data.
@@ -88,6 +88,7 @@ struct Expansion {
     pieces: Vec<Piece>,
     objects: Vec<ObjectDecl>,
     skipped: Vec<TensorDecl>,
+    copies: Vec<CopyDecl>,
     violations: Vec<Violation>,
 }
 
@@ -154,6 +155,21 @@ fn read_keys(parts: &[Part], param_rank: usize) -> Result<Vec<ReadPart<'_>>, Err
     }
 }
 
+/// Reads the names of copies. Errors: also for a rule of which no tensor is all.
+fn read_copies(rule: &MapRule) -> Result<Vec<Template>, Error> {
+    let is_plain = |part: &Part| part.take.is_none() && part.scope.indices().is_empty();
+    let is_one = matches!(rule.parts.as_slice(), [part] if is_plain(part));
+    let can_be = is_one && rule.tensor_forms.is_empty() && rule.skip.is_none();
+    if !rule.copies.is_empty() && !can_be {
+        return Err(Error::Template {
+            template: rule.param.clone(),
+            reason: "only a param that is one tensor in one spelling has copies".to_owned(),
+        });
+    }
+    let copies = rule.copies.iter();
+    copies.map(|copy| Template::parse(copy)).collect()
+}
+
 fn evaluate(offsets: &[Expression], bindings: &[(&str, u64)]) -> Result<Vec<u64>, Error> {
     let value = |offset: &Expression| offset.evaluate(bindings);
     offsets.iter().map(value).collect()
@@ -197,6 +213,7 @@ impl Expansion {
         self.count(rule, parts, other_keys)?;
         let parts = read_parts(parts, rule.shape.len())?;
         let other_keys = read_keys(other_keys, rule.shape.len())?;
+        let copies = read_copies(rule)?;
         for bindings in combinations(&rule.scope, &[]) {
             if rule.skip.is_some() {
                 for part in &parts {
@@ -237,6 +254,9 @@ impl Expansion {
             }
             for part in &parts {
                 self.add_pieces(part, param, position, &bindings)?;
+            }
+            for copy in &copies {
+                self.add_copy(copy.expand(&bindings)?);
             }
         }
         Ok(())
@@ -394,6 +414,14 @@ impl Expansion {
         Ok(())
     }
 
+    /// Adds a name of the tensor that was added last.
+    fn add_copy(&mut self, name: String) {
+        let Some(&Piece { tensor, .. }) = self.pieces.last() else {
+            return;
+        };
+        self.copies.push(CopyDecl { name, tensor });
+    }
+
     fn add_tensor(&mut self, name: String, shape: &Shape, rule: usize) -> usize {
         if let Some(&tensor) = self.tensor_positions.get(&name) {
             let first = self.tensors[tensor].shape.clone();
@@ -468,6 +496,16 @@ impl Expansion {
                     fault,
                 }));
         }
+        for copy in &self.copies {
+            if let Some(&other) = self.tensor_positions.get(&copy.name) {
+                let rule_name = |tensor: usize| self.rules[self.tensors[tensor].rule].name.clone();
+                self.violations.push(Violation::TwoRules {
+                    param: copy.name.clone(),
+                    first: rule_name(copy.tensor),
+                    second: rule_name(other),
+                });
+            }
+        }
         self.objects.sort();
         let doubled = self
             .objects
@@ -491,6 +529,7 @@ impl Expansion {
             pieces: self.pieces,
             objects: self.objects,
             skipped: self.skipped,
+            copies: self.copies,
         })
     }
 }
@@ -537,7 +576,7 @@ fn check_rule(rule: &MapRule) -> Result<(), Error> {
         })
     };
     let module = rule.state.iter().map(|state| &state.module);
-    for text in module.chain([&rule.param]) {
+    for text in module.chain([&rule.param]).chain(&rule.copies) {
         beyond("bytes of a template", text.len(), MAX_TEMPLATE_BYTES)?;
     }
     beyond("axes", rule.shape.len(), MAX_AXES)?;

@@ -73,6 +73,20 @@ pub enum Error {
         /// The vocabulary of the config.
         config: u64,
     },
+    /// A tensor under a second name that is another tensor.
+    #[error(
+        "{copy} differs from {tensor}, which the config says it repeats, from element {index:?} on ({file})"
+    )]
+    Copy {
+        /// The shard of the copy.
+        file: String,
+        /// The second name.
+        copy: String,
+        /// The tensor.
+        tensor: String,
+        /// Index of the first element that differs.
+        index: Vec<u64>,
+    },
     /// The family's layers do not fall into the stages once.
     #[error("pipeline layout of {stages} stages for pp {pp} does not hold layers 0..{layers} once")]
     Layout {
@@ -106,6 +120,7 @@ impl Error {
         ("engine/reference-differs", 1),
         ("engine/two-formats", 3),
         ("engine/vocabulary", 1),
+        ("engine/copy", 4),
         ("engine/layout", 13),
         ("engine/stageless", 13),
         ("engine/too-large", 4),
@@ -136,6 +151,7 @@ impl Error {
             Error::ReferenceDiffers { .. } => "engine/reference-differs",
             Error::TwoFormats { .. } => "engine/two-formats",
             Error::Vocabulary { .. } => "engine/vocabulary",
+            Error::Copy { .. } => "engine/copy",
             Error::Layout { .. } => "engine/layout",
             Error::Stageless { .. } => "engine/stageless",
             Error::TooLarge => "engine/too-large",
@@ -152,6 +168,9 @@ impl Error {
             Error::NoWeights { .. } => {
                 Some("`rialto plan` works on a config alone; import needs the weights".to_owned())
             }
+            Error::Copy { copy, .. } => Some(format!(
+                "a config that says the two are untied imports both; `--ignore {copy}` leaves this one out"
+            )),
             Error::NoConfig { .. } => Some(
                 "give a Hugging Face directory of the same model with `--reference DIR`".to_owned(),
             ),

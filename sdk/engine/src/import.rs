@@ -27,7 +27,7 @@ use crate::reading::{Format, forms_of};
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::stages::{self, Suggestions};
 use crate::summary::{self, Direction, Encoded, Side, Skipped, Summary};
-use crate::{Error, Options, Progress, encoded, ignored};
+use crate::{Error, Options, Progress, copies, encoded, ignored};
 
 /// The iteration that an import writes: nothing has been trained yet.
 const ITERATION: u64 = 0;
@@ -230,6 +230,11 @@ impl ImportPlan {
         let kept = self.beside.as_ref().map_or(0, |(shard, _)| shard.len);
         let beside = self.metadata.len() as u64 + total_bytes(source.side_files());
         target.require_bytes(data + kept + beside)?;
+        for &(tensor, position) in &self.binding.copies {
+            let [tensor, copy] = [self.binding.tensors[tensor], position]
+                .map(|position| &source.tensors()[self.stored[position]]);
+            copies::check(source, tensor, copy, progress)?;
+        }
         progress.begin("import", self.summary.target.bytes);
         let written = self.write_all(family, source, target.as_ref(), progress);
         progress.end();
@@ -446,6 +451,11 @@ impl ImportPlan {
             let reason = self.mapping.rule(*rule).skip.clone().unwrap_or_default();
             let elements = inventory[*position].shape.elements()?;
             Skipped::count(&mut summary.skipped, &reason, elements)?;
+        }
+        for &(tensor, position) in &self.binding.copies {
+            let (tensor, copy) = (&self.mapping.tensors()[tensor], &inventory[position]);
+            let reason = format!("{} is {} once more", copy.name, tensor.name);
+            Skipped::count(&mut summary.skipped, &reason, copy.shape.elements()?)?;
         }
         if let Some(&first) = self.binding.aliases.first() {
             summary.notices.push(format!(

@@ -31,6 +31,7 @@
 mod array;
 mod assemble;
 mod beside;
+mod copies;
 mod data_files;
 mod encoded;
 mod ignored;

@@ -19,6 +19,7 @@ use crate::assemble::{Buffers, bands_of};
 use crate::{Error, Progress};
 
 pub use contents::{Contents, VerifySource};
+use report::Tally;
 pub use report::{DtypeDifference, Part, Report, Side, TensorDifference};
 
 /// Bytes of a band that is compared at a time: two of them stay in a core's cache.
@@ -47,6 +48,8 @@ impl Default for VerifyOptions {
 
 /// A rectangle of a param that is (a rectangle of) one Hugging Face tensor.
 struct Unit<'a> {
+    /// Position of the tensor in the mapping: a tensor may have several units.
+    position: usize,
     tensor: &'a str,
     shape: &'a Shape,
     tensor_region: &'a Region,
@@ -99,6 +102,11 @@ pub fn verify(
         ours.source().verify_digests(progress)?;
         theirs.source().verify_digests(progress)?;
     }
+    for (side, contents) in [(Side::Ours, ours), (Side::Theirs, theirs)] {
+        let lines = contents.differing_copies(progress)?;
+        let lines = lines.into_iter().map(|line| format!("{side}: {line}"));
+        report.findings.extend(lines);
+    }
     progress.begin("verify", total);
     let verifies = options.verifies_checksums;
     let results: Result<Vec<Compared>, Error> = compared
@@ -115,13 +123,14 @@ pub fn verify(
         .collect();
     progress.end();
     let mut digest = blake3::Hasher::new();
+    let mut tally = Tally::default();
     for ((unit, ..), result) in compared.iter().zip(results?) {
         digest.update(unit.tensor.as_bytes());
         digest.update(
             format!(" {} {} {}\n", result.dtype, unit.shape, unit.tensor_region).as_bytes(),
         );
         digest.update(&result.digest);
-        report.add(unit, result);
+        report.add(unit, result, &mut tally);
     }
     report.finish(options, digest.finalize().to_hex().as_str());
     Ok(report)
@@ -195,6 +204,7 @@ fn has_mtp(mapping: &Mapping) -> bool {
 fn units(mapping: &Mapping) -> impl Iterator<Item = Unit<'_>> {
     let pieces = mapping.pieces().iter();
     pieces.map(|piece: &Piece| Unit {
+        position: piece.tensor,
         tensor: &mapping.tensors()[piece.tensor].name,
         shape: &mapping.tensors()[piece.tensor].shape,
         tensor_region: &piece.tensor_region,

@@ -63,6 +63,19 @@ impl Region {
         Shape::new(self.sizes.clone())
     }
 
+    /// The index, in the whole, of element number `position` of the rectangle.
+    #[must_use]
+    pub fn index_of(&self, position: u64) -> Vec<u64> {
+        let mut rest = position;
+        let mut index = vec![0; self.rank()];
+        for axis in (0..self.rank()).rev() {
+            let size = self.sizes()[axis].max(1);
+            index[axis] = self.offsets()[axis] + rest % size;
+            rest /= size;
+        }
+        index
+    }
+
     /// How many elements are inside. Errors: [`Error::ShapeOverflow`].
     pub fn elements(&self) -> Result<u64, Error> {
         self.shape().elements()
@@ -384,6 +397,14 @@ impl Sweep {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn an_element_of_a_rectangle_has_its_index_in_the_whole() {
+        let region = Region::new([4, 0, 10], [2, 3, 5]);
+        assert_eq!(region.index_of(0), [4, 0, 10]);
+        assert_eq!(region.index_of(22), [5, 1, 12]);
+        assert_eq!(Region::new([], []).index_of(0), [0u64; 0]);
+    }
 
     #[test]
     fn a_missing_half_is_a_gap_that_is_named() {

@@ -16,6 +16,7 @@ use rialto_tensor::{Dtype, Region};
 use crate::array::Values;
 use crate::assemble::Part;
 use crate::beside::Beside;
+use crate::copies;
 use crate::encoded;
 use crate::padding;
 use crate::params::{self, Params, touches};
@@ -252,6 +253,30 @@ impl<'a> Contents<'a> {
             violations,
             scales,
         }
+    }
+
+    /// A line for each tensor that is there once more with other bits, on a Hugging Face side.
+    pub(super) fn differing_copies(&self, progress: &dyn Progress) -> Result<Vec<String>, Error> {
+        let (Bound::Tensors { found, .. }, Stored::HuggingFace(checkpoint)) =
+            (&self.bound, &self.source.stored)
+        else {
+            return Ok(Vec::new());
+        };
+        let mut lines = Vec::new();
+        for &(tensor, position) in &found.copies {
+            let Some(tensor) = found.tensors[tensor] else {
+                continue;
+            };
+            let [tensor, copy] = [tensor, position].map(|at| &checkpoint.tensors()[at]);
+            let difference = copies::first_difference(checkpoint, tensor, copy, progress)?;
+            if let Some(index) = difference {
+                let (copy, tensor) = (&copy.name, &tensor.name);
+                lines.push(format!(
+                    "{copy} differs from {tensor}, which the config says it repeats, from element {index:?} on"
+                ));
+            }
+        }
+        Ok(lines)
     }
 
     /// The pieces to compare by: those of the rules' own spelling, so that names, order and digest do not depend on the one

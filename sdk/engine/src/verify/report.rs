@@ -1,9 +1,10 @@
 //! What a verification found, as data.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use rialto_bridge::Violation;
-use rialto_tensor::{Difference, Dtype, Region};
+use rialto_tensor::{Difference, Dtype};
 use serde::Serialize;
 
 use super::{Compared, Contents, Unit, VerifyOptions};
@@ -86,6 +87,30 @@ pub struct TensorDifference {
     pub nans: u64,
 }
 
+impl TensorDifference {
+    /// Adds what differs in another part of the tensor.
+    fn join(&mut self, other: TensorDifference) {
+        self.elements += other.elements;
+        self.nans += other.nans;
+        self.largest_ulps = self.largest_ulps.max(other.largest_ulps);
+        let both = [self.largest_absolute, other.largest_absolute];
+        self.largest_absolute = both.into_iter().flatten().reduce(f64::max);
+        if other.first < self.first {
+            self.first = other.first;
+            self.values = other.values;
+        }
+    }
+}
+
+/// Tensors that have been added, by their positions in the mapping. One that a param takes apart comes in parts, which need not
+/// follow each other.
+#[derive(Default)]
+pub(super) struct Tally {
+    tensors: HashSet<usize>,
+    /// Where in the report each tensor stands that differs.
+    differences: HashMap<usize, usize>,
+}
+
 /// Whether two checkpoints hold the same weights, and where they do not.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -157,40 +182,46 @@ impl Report {
         report
     }
 
-    pub(super) fn add(&mut self, unit: &Unit<'_>, compared: Compared) {
-        self.tensors += 1;
+    pub(super) fn add(&mut self, unit: &Unit<'_>, compared: Compared, tally: &mut Tally) {
+        let tensors = u64::from(tally.tensors.insert(unit.position));
+        self.tensors += tensors;
         self.elements += compared.comparison.elements();
         if compared.dtypes.0 != compared.dtypes.1 {
-            self.add_dtypes(unit.tensor, compared.dtypes, compared.rounded);
+            self.add_dtypes(unit.tensor, tensors, compared.dtypes, compared.rounded);
         }
         if let Some(difference) = compared.comparison.difference() {
-            let of = compared.comparison.elements();
-            self.add_difference(unit, compared.dtype, difference, of);
+            self.add_difference(unit, compared.dtype, difference, tally);
         }
     }
 
-    fn add_dtypes(&mut self, tensor: &str, dtypes: (Dtype, Dtype), rounded: u64) {
+    fn add_dtypes(&mut self, tensor: &str, tensors: u64, dtypes: (Dtype, Dtype), rounded: u64) {
         let (ours, theirs) = (dtypes.0.to_string(), dtypes.1.to_string());
         let mut known = self.dtypes.iter_mut();
         match known.find(|known| known.ours == ours && known.theirs == theirs) {
             Some(known) => {
-                known.tensors += 1;
+                known.tensors += tensors;
                 known.rounded += rounded;
             }
             None => self.dtypes.push(DtypeDifference {
                 ours,
                 theirs,
-                tensors: 1,
+                tensors,
                 rounded,
                 first: tensor.to_owned(),
             }),
         }
     }
 
-    fn add_difference(&mut self, unit: &Unit<'_>, dtype: Dtype, found: Difference, of: u64) {
+    fn add_difference(
+        &mut self,
+        unit: &Unit<'_>,
+        dtype: Dtype,
+        found: Difference,
+        tally: &mut Tally,
+    ) {
         let (ours, theirs) = found.first_values;
         let numbers = |before: &str| number_after(unit.tensor, before);
-        self.differences.push(TensorDifference {
+        let difference = TensorDifference {
             tensor: unit.tensor.to_owned(),
             layer: numbers("layers"),
             expert: numbers("experts"),
@@ -198,13 +229,22 @@ impl Report {
             param: unit.param.to_owned(),
             dtype: dtype.to_string(),
             elements: found.elements,
-            of,
-            first: index_of(found.first, unit.tensor_region),
+            of: unit.shape.elements().unwrap_or(u64::MAX),
+            first: unit.tensor_region.index_of(found.first),
             values: (ours.to_string(), theirs.to_string()),
             largest_ulps: found.largest_ulps,
             largest_absolute: found.largest_absolute,
             nans: found.nans,
-        });
+        };
+        match tally.differences.get(&unit.position) {
+            Some(&known) => self.differences[known].join(difference),
+            None => {
+                tally
+                    .differences
+                    .insert(unit.position, self.differences.len());
+                self.differences.push(difference);
+            }
+        }
     }
 
     pub(super) fn finish(&mut self, options: &VerifyOptions, digest: &str) {
@@ -219,18 +259,6 @@ impl Report {
         let holds_same = self.differences.is_empty() && self.findings.is_empty();
         self.digest = holds_same.then(|| digest.to_owned());
     }
-}
-
-/// The index in the whole tensor of element number `position` of a rectangle of it.
-fn index_of(position: u64, region: &Region) -> Vec<u64> {
-    let mut rest = position;
-    let mut index = vec![0; region.rank()];
-    for axis in (0..region.rank()).rev() {
-        let size = region.sizes()[axis].max(1);
-        index[axis] = region.offsets()[axis] + rest % size;
-        rest /= size;
-    }
-    index
 }
 
 /// The number that follows a component of a dotted name.
@@ -287,13 +315,5 @@ mod tests {
             );
             assert_eq!(found, (layer, expert, expected), "{name}");
         }
-    }
-
-    #[test]
-    fn an_element_of_a_rectangle_has_its_index_in_the_tensor() {
-        let region = Region::new([4, 0, 10], [2, 3, 5]);
-        assert_eq!(index_of(0, &region), [4, 0, 10]);
-        assert_eq!(index_of(22, &region), [5, 1, 12]);
-        assert_eq!(index_of(0, &Region::new([], [])), [0u64; 0]);
     }
 }
