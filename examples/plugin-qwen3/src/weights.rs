@@ -30,6 +30,12 @@ impl WeightMapping for Qwen3 {
             ModuleState::new("decoder.final_layernorm", StateValue::EmptyTensor),
         );
         let multiple = model.vocabulary_multiple();
+        // A tied model has no head of its own: Megatron's last stage uses the embedding, under the embedding's key. Some
+        // published checkpoints hold it twice all the same.
+        let embedding = match model.is_tied {
+            true => embedding.copied_as("lm_head.weight"),
+            false => embedding,
+        };
         let mut rules = vec![
             embedding.padded(0, multiple),
             layer(
@@ -68,7 +74,6 @@ impl WeightMapping for Qwen3 {
             plain(&model, "mlp", "mlp.linear_fc2", "mlp.down_proj", &[h, f]),
             final_norm,
         ];
-        // A tied model has no head of its own: Megatron's last stage uses the embedding, under the embedding's key.
         if !model.is_tied {
             rules.push(whole("head", "output_layer", "lm_head", &[v, h]).padded(0, multiple));
         }
