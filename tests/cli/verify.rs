@@ -185,7 +185,7 @@ fn fc_16_an_absent_part_is_one_only_when_asked() {
 #[test]
 fn fc_16_without_a_config_names_are_compared_and_a_reference_makes_them_a_model() {
     let [with, without] = ["glm52-tiny-mtp-tp1", "glm52-tiny-tp1"]
-        .map(|name| fixture(&format!("megatron/{name}/ckpt")));
+        .map(|name| rialto_tests::megatron(name).join("ckpt"));
     let arguments = ["verify", text(&with), text(&without), "--json"];
     let error = rialto(arguments).error(1, "cli/differs");
     // By name they are keys like others, and each that is missing is a finding.

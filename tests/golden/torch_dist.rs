@@ -224,7 +224,7 @@ fn metadata_that_is_written_again_says_the_same() {
 
 #[test]
 fn the_train_state_of_megatron_bridge_equals_ours() {
-    let store = on_disk("megatron/glm52-tiny-tp1/ckpt");
+    let store = on_disk("megatron/glm52-tiny-mtp-tp1/ckpt");
     let source = store.open("latest_train_state.pt").unwrap();
     let whole = ByteRange::new(0, source.len());
     let state = read_object(source.as_ref(), whole, &Location::default()).unwrap();

@@ -82,6 +82,11 @@ mod tests {
             ("glm53-tiny-mtp-ep5", "0"),
             ("mini-train-adam", "7"),
             ("mini-train-distadam", "7"),
+            ("qwen3-tied-tp1", "0"),
+            ("qwen3-tied-tp2pp3", "0"),
+            ("qwen3-untied-tp1", "0"),
+            ("qwen3-untied-tp2", "0"),
+            ("qwen3-untied-perlayer-tp1", "0"),
         ] {
             let run = megatron(name).join("ckpt");
             let tracker = std::fs::read_to_string(run.join("latest_checkpointed_iteration.txt"));

@@ -17,12 +17,12 @@ const INDEX: &str = "model.safetensors.index.json";
 const TORCH_DIST: &str = "tests/fixtures/torch-dist";
 /// Files that `torch.save` wrote.
 const OBJECTS: [&str; 2] = [
-    "tests/fixtures/megatron/glm52-tiny-tp1/ckpt/iter_0000000/train_state.pt",
+    "tests/fixtures/megatron/glm52-tiny-mtp-tp1/ckpt/iter_0000000/train_state.pt",
     "tests/fixtures/torch-dist/mcore013-w4/ckpt/iter_0000042/common.pt",
 ];
 /// Files that hold items.
 const DATA_FILES: [&str; 4] = [
-    "tests/fixtures/megatron/glm52-tiny-tp1/ckpt/iter_0000000/__0_0.distcp",
+    "tests/fixtures/megatron/glm52-tiny-mtp-tp1/ckpt/iter_0000000/__0_0.distcp",
     "tests/fixtures/torch-dist/sharded-w4/ckpt/__3_0.distcp",
     "tests/fixtures/torch-dist/mcore020-w4/ckpt/iter_0000042/__1_0.distcp",
     "tests/fixtures/torch-dist/plain-r1/ckpt/__0_0.distcp",
