@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Judges an export of rialto against the Hugging Face directory it came from, with the safetensors package and PyTorch.
 
-  check_export.py EXPORTED SOURCE [--without-mtp] [--dequantized FILE]
+  check_export.py EXPORTED SOURCE --family NAME [--without-mtp] [--dequantized FILE]
 
 Every tensor must come back with its shape and bits, in the shard that the index names; config.json and the side
-files byte for byte; each shard must say that it is PyTorch's. What Megatron does not keep comes back otherwise: weights in F32 but the
+files byte for byte; each shard must say that it is PyTorch's. What Megatron does not keep of a GLM-5 comes back otherwise: weights in F32 but the
 routers' bias in BF16, weights in FP8 in BF16 and without their scales, and config.json without `quantization_config`. What those
 weights stand for is computed here, and must also be what another program wrote into the file of --dequantized.
 With --without-mtp the source's prediction layers are expected to be gone and config.json to say so, in nothing else changed.
@@ -15,8 +15,9 @@ import argparse, json, os, sys, traceback
 import safetensors.torch
 from safetensors import safe_open
 
-import expected
-from check_torch_dist import Report, raw
+from check_torch_dist import raw
+from families import FAMILIES
+from report import Report
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
@@ -71,10 +72,10 @@ def check_config(exported, source, without_mtp, report):
         report.bad(f"{CONFIG} differs in more than {MTP_KEY} and {QUANTIZATION}, or not in them")
 
 
-def check(exported, source, without_mtp, dequantized, report):
+def check(exported, source, family, without_mtp, dequantized, report):
     """All of it; every difference goes to the report."""
-    ours, theirs = Checkpoint(exported), expected.plain(source, without_mtp)
-    whole = expected.plain(source)
+    ours, theirs = Checkpoint(exported), family.plain(source, without_mtp)
+    whole = family.plain(source)
     dropped = len(whole) - len(theirs)
     for problem in ours.problems:
         report.bad(problem)
@@ -118,12 +119,14 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="check_export.py")
     parser.add_argument("exported")
     parser.add_argument("source")
+    parser.add_argument("--family", required=True, choices=FAMILIES)
     parser.add_argument("--without-mtp", action="store_true")
     parser.add_argument("--dequantized")
     arguments = parser.parse_args(arguments)
     report = Report(20)
     try:
-        check(arguments.exported, arguments.source, arguments.without_mtp, arguments.dequantized, report)
+        family = FAMILIES[arguments.family]
+        check(arguments.exported, arguments.source, family, arguments.without_mtp, arguments.dequantized, report)
     except Exception as error:
         traceback.print_exc()
         report.bad(f"cannot be checked: {type(error).__name__}: {error}")

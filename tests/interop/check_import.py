@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Judges an import of rialto against the checkpoint that the real Megatron-Core wrote for the same model.
 
-  check_import.py RUN FIXTURE [--mesh TP,PP,EP,ETP | --whole] [--pad-vocab]
+  check_import.py RUN FIXTURE --family NAME [--mesh TP,PP,EP,ETP | --whole] [--pad-vocab]
 
 RUN      the run directory that `rialto import` made.
 FIXTURE  a directory with `ckpt/` (the real run directory) and `manifest.json` (sha256 of each global tensor).
---mesh   RUN is of another mesh than FIXTURE: its chunks must be those of the rule in expected.py, its parallel sizes these, and its
-         layer pattern the same but for where the stages end.
+--family whose model it is: families.py has what the checks must know of it.
+--mesh   RUN is of another mesh than FIXTURE: its chunks must be those of the family's rule, its parallel sizes these, and its
+         layers the same but for where the stages end.
 --whole  each tensor must be one chunk.
 --pad-vocab  embedding and head must be as long as Megatron-Bridge pads them for the tensor parallel ranks of --mesh: what FIXTURE
          has, then zeros; and run_config.yaml must say that they are padded.
@@ -22,33 +23,18 @@ import torch.distributed.checkpoint as dcp
 import yaml
 from torch.distributed.checkpoint.metadata import TensorProperties, TensorStorageMetadata
 
-import expected
-from check_torch_dist import Report, poison, raw, resolve
+from check_torch_dist import poison, raw, resolve
+from families import FAMILIES
+from report import Report
 
 # The one object of the fixture that has become a file: Megatron-Core since 0.17 keeps the common state in it.
 COMMON = "common_state/shard_0_1"
 DESCRIPTION = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}
 
-# Provider fields that the model's tensors follow from, and its forward pass: present, and equal to the fixture's.
-SAME_VALUE = """
-    activation_func add_bias_linear add_qkv_bias dsa_indexer_head_dim dsa_indexer_k_norm_epsilon dsa_indexer_n_heads
-    dsa_indexer_rope_interleaved dsa_indexer_skip_topk_offset dsa_indexer_topk dsa_indexer_topk_freq
-    experimental_attention_variant ffn_hidden_size gated_linear_unit hidden_size kv_lora_rank
-    layernorm_epsilon moe_ffn_hidden_size moe_router_dtype moe_router_enable_expert_bias moe_router_group_topk
-    moe_router_num_groups moe_router_pre_softmax moe_router_score_function moe_router_topk moe_router_topk_scaling_factor
-    moe_shared_expert_intermediate_size mscale mscale_all_dim mtp_num_layers multi_latent_attention normalization
-    num_attention_heads num_layers num_moe_experts num_query_groups params_dtype position_embedding_type q_lora_rank qk_head_dim
-    qk_layernorm qk_pos_emb_head_dim rotary_base rotary_percent rotary_scaling_factor seq_length
-    share_embeddings_and_output_weights should_pad_vocab v_head_dim vocab_size
-""".split()
-
 # In the order of a mesh.
 PARALLEL = """
     tensor_model_parallel_size pipeline_model_parallel_size expert_model_parallel_size expert_tensor_parallel_size
 """.split()
-
-# Fields whose type may differ, each with its reason.
-OTHER_TYPE = {"moe_layer_freq": "one flag for each layer here; the provider behind the fixture left the default, one number"}
 
 
 def read_metadata(root):
@@ -109,7 +95,8 @@ def compare_names(what, ours, theirs, report):
     return sorted(set(ours) & set(theirs))
 
 
-def check_tensors(root, ours, theirs, manifest, boxes, ranks, report):
+def check_tensors(root, ours, theirs, manifest, boxes, padding, ranks, report):
+    """`padding` is None where the vocabulary is to be as long as the real one."""
     def tensors(metadata):
         return {k: v for k, v in metadata.state_dict_metadata.items() if isinstance(v, TensorStorageMetadata)}
 
@@ -119,10 +106,11 @@ def check_tensors(root, ours, theirs, manifest, boxes, ranks, report):
     ours, theirs = tensors(ours), tensors(theirs)
     compare_names("manifest tensor", theirs, manifest["tensors"], report)
     names = compare_names("tensor", ours, theirs, report)
+
     def size(name):
         rows, *rest = theirs[name].size
-        is_padded = ranks and name in expected.PADDED
-        return torch.Size([expected.padded_size(rows, ranks) if is_padded else rows, *rest])
+        is_padded = padding and name in padding.keys
+        return torch.Size([padding.size(rows, ranks) if is_padded else rows, *rest])
 
     for name in names:
         if ours[name].size != size(name):
@@ -134,7 +122,7 @@ def check_tensors(root, ours, theirs, manifest, boxes, ranks, report):
     loaded = {name: poison(tensor.size, tensor.properties.dtype) for name, tensor in ours.items()}
     planner = dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     dcp.load(loaded, storage_reader=dcp.FileSystemReader(root), planner=planner, no_dist=True)
-    for name in expected.PADDED if ranks else ():
+    for name in padding.keys if padding else ():
         rows = theirs[name].size[0]
         if loaded[name][rows:].view(torch.int16).any():
             report.bad(f"{name}: the padding below row {rows} is not zeros")
@@ -184,21 +172,7 @@ def is_number_as_text(value):
         return False
 
 
-def check_parallel(ours, theirs, mesh, report):
-    """Sizes and stages: those of the mesh, or where none is given those of the fixture."""
-    for field, size in zip(PARALLEL, mesh or [theirs[field] for field in PARALLEL]):
-        if ours.get(field) != size:
-            report.bad(f"run_config.yaml: model.{field} is {ours.get(field)!r}, expected {size}")
-    pattern, expected_pattern = ours.get("hybrid_layer_pattern", ""), theirs["hybrid_layer_pattern"]
-    if mesh:
-        if pattern.count("|") != mesh[1] - 1:
-            report.bad(f"run_config.yaml: model.hybrid_layer_pattern is {pattern!r}, expected {mesh[1]} stages")
-        pattern, expected_pattern = pattern.replace("|", ""), expected_pattern.replace("|", "")
-    if found := difference(pattern, expected_pattern, "model.hybrid_layer_pattern"):
-        report.bad(f"run_config.yaml: {found}")
-
-
-def check_run_config(path, their_path, mesh, is_padded, report):
+def check_run_config(path, their_path, family, mesh, padding, report):
     if not os.path.isfile(path):
         report.bad("file absent: run_config.yaml")
         return
@@ -217,11 +191,11 @@ def check_run_config(path, their_path, mesh, is_padded, report):
                 if found := difference(entry, theirs[section].get(key), f"{section}.{key}"):
                     report.bad(f"run_config.yaml: {found}")
     ours, theirs = ours["model"], theirs["model"]
-    if is_padded:
+    if padding:
         theirs["should_pad_vocab"] = True
-        if found := difference(ours.get("make_vocab_size_divisible_by"), expected.DIVISIBLE_BY, "model.make_vocab_size_divisible_by"):
+        if found := difference(ours.get("make_vocab_size_divisible_by"), padding.divisible_by, "model.make_vocab_size_divisible_by"):
             report.bad(f"run_config.yaml: {found}")
-    shared = 0
+    shared, compared = 0, {*family.same_value, *PARALLEL, *family.stage_fields}
     for field, value in ours.items():
         if is_number_as_text(value):
             report.bad(f"run_config.yaml: model.{field} is the text {value!r}, expected a number")
@@ -231,25 +205,32 @@ def check_run_config(path, their_path, mesh, is_padded, report):
             continue
         shared += 1
         wanted = theirs[field]
-        if type(value) is not type(wanted) and wanted is not None and field not in OTHER_TYPE:
+        if type(value) is not type(wanted) and wanted is not None and field not in family.other_type:
             report.bad(f"run_config.yaml: model.{field} is {value!r} ({type(value).__name__}), expected {type(wanted).__name__}")
-        elif field not in SAME_VALUE + PARALLEL + ["hybrid_layer_pattern"] and value != wanted:
+        elif field not in compared and value != wanted:
             print(f"  note: run_config.yaml: model.{field} is {value!r}, in the fixture {wanted!r}")
-    for field in SAME_VALUE:
+    for field in family.same_value:
         if field not in ours:
             report.bad(f"run_config.yaml: model.{field} is absent")
         elif found := difference(ours[field], theirs[field], f"model.{field}"):
             report.bad(f"run_config.yaml: {found}")
-    if "hybrid_layer_pattern" not in ours:
-        report.bad("run_config.yaml: model.hybrid_layer_pattern is absent")
-    check_parallel(ours, theirs, mesh, report)
-    print(f"run_config.yaml: {shared} fields compared in type, {len(SAME_VALUE + PARALLEL) + 1} in value")
+    # Of the mesh, or where none is given of the fixture.
+    for field, size in zip(PARALLEL, mesh or [theirs[field] for field in PARALLEL]):
+        if found := difference(ours.get(field), size, f"model.{field}"):
+            report.bad(f"run_config.yaml: {found}")
+    for problem in family.stages(ours, theirs, mesh):
+        report.bad(f"run_config.yaml: {problem}")
+    present = len(compared & set(ours))
+    print(f"run_config.yaml: {shared} fields compared in type, {present} in value")
 
 
-def check(run, fixture, report, mesh=None, boxes=None, is_padded=False):
+def check(run, fixture, family, report, mesh=None, boxes=None, is_padded=False):
     """All of it; every difference goes to the report. A mesh that is not the fixture's is given, and so are chunks, by key and shape."""
     if mesh and not boxes:
-        boxes = lambda key, shape: expected.boxes(key, shape, mesh[0], mesh[3])
+        boxes = lambda key, shape: family.boxes(key, shape, mesh)
+    padding = family.padding if is_padded else None
+    if is_padded and not (padding and mesh):
+        raise ValueError("a padded vocabulary needs a mesh, and a family that pads")
     root, their_run = resolve(run), os.path.join(fixture, "ckpt")
     their_root = resolve(their_run)
     tracker = "latest_checkpointed_iteration.txt"
@@ -262,7 +243,7 @@ def check(run, fixture, report, mesh=None, boxes=None, is_padded=False):
         manifest = json.load(file)
     # Ours is read by PyTorch as it is.
     ours, theirs = dcp.FileSystemReader(root).read_metadata(), read_metadata(their_root)
-    check_tensors(root, ours, theirs, manifest, boxes, mesh[0] if is_padded else None, report)
+    check_tensors(root, ours, theirs, manifest, boxes, padding, mesh and mesh[0], report)
     check_objects(root, their_root, ours, theirs, report)
     check_train_state([
         (os.path.join(root, "train_state.pt"), os.path.join(their_root, "train_state.pt")),
@@ -271,7 +252,7 @@ def check(run, fixture, report, mesh=None, boxes=None, is_padded=False):
     with open(os.path.join(root, "metadata.json")) as file:
         if found := difference(json.load(file), DESCRIPTION, "metadata.json"):
             report.bad(found)
-    check_run_config(os.path.join(root, "run_config.yaml"), os.path.join(their_root, "run_config.yaml"), mesh, is_padded, report)
+    check_run_config(os.path.join(root, "run_config.yaml"), os.path.join(their_root, "run_config.yaml"), family, mesh, padding, report)
 
 
 def whole(key, shape):
@@ -282,6 +263,7 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="check_import.py")
     parser.add_argument("run")
     parser.add_argument("fixture")
+    parser.add_argument("--family", required=True, choices=FAMILIES)
     parser.add_argument("--mesh")
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--pad-vocab", action="store_true")
@@ -289,7 +271,7 @@ def main(arguments):
     mesh = [int(size) for size in arguments.mesh.split(",")] if arguments.mesh else None
     report = Report(20)
     try:
-        check(arguments.run, arguments.fixture, report, mesh, whole if arguments.whole else None, arguments.pad_vocab)
+        check(arguments.run, arguments.fixture, FAMILIES[arguments.family], report, mesh, whole if arguments.whole else None, arguments.pad_vocab)
     except (Exception, dcp.CheckpointException) as error:  # PyTorch derives its own from BaseException.
         traceback.print_exc()
         report.bad(f"cannot be checked: {type(error).__name__}: {error}")

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Loads a run of rialto as every rank of a real model would, with Megatron-Core.
 
-  check_ranks.py RUN EXPECTED RANKS
+  check_ranks.py RUN EXPECTED RANKS --family NAME
 
 RUN       the run directory that `rialto import` made.
 EXPECTED  a safetensors file with the global tensors.
-RANKS     `ranks.json.gz`: for each rank of a real HybridModel its parameters, and the sharded state dict that it asked for.
+RANKS     for each rank of a real model its parameters, and the sharded state dict that it asked for: `NAME.json.gz`, a list of ranks, or a
+          `manifest.json` that has this list as `ranks`.
+--family  whose model it is: where Megatron-Core's transformer block names the layers, the content metadata of RUN must make it name them as
+          these ranks did.
 
 The model is not needed: each rank's requests are built again from Megatron-Core's own classes, gated matrices through a factory as the
 model does, and loaded with strictness `raise_all`. There are as many processes as ranks, joined by gloo, and they exchange what
@@ -13,14 +16,16 @@ they ask for as in training: so Megatron-Core itself sees a key that no rank ask
 cover a tensor once. Every local tensor must have the shape and dtype of the rank's parameter and the bits of its part of the global
 one, and every object be what the rank held. Exit status 0 when nothing differs, 1 otherwise.
 """
-import contextlib, datetime, gzip, json, multiprocessing, os, sys, tempfile, traceback
+import argparse, contextlib, datetime, gzip, json, multiprocessing, os, sys, tempfile, traceback
 from multiprocessing.connection import wait
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from check_torch_dist import Expected, Report, poison, raw, resolve
+from check_torch_dist import Expected, poison, raw, resolve
+from families import FAMILIES
+from report import Collected, Report
 
 with contextlib.redirect_stderr(None):
     from megatron.core import dist_checkpointing
@@ -78,6 +83,11 @@ def described(value):
     return f"tensor {value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else str(value)
 
 
+def parameter(described):
+    """Shape and dtype of a parameter, in either form."""
+    return described if isinstance(described, list) else [described["shape"], described["dtype"]]
+
+
 def check_rank(root, rank, stored, expected, report):
     """One rank's load. Returns how many tensors, bytes and objects were as they should be."""
     names = by_name(rank)
@@ -97,8 +107,9 @@ def check_rank(root, rank, stored, expected, report):
                 counts[2] += 1
             continue
         wanted = torch.cat([part(expected[request["key"]], request) for request in requests])
-        if name in rank["parameters"] and [list(value.shape), str(value.dtype)] != [rank["parameters"][name][0], "torch." + rank["parameters"][name][1]]:
-            report.bad(f"{where}: {name} is {described(value)}, the parameter is {rank['parameters'][name]}")
+        held = parameter(rank["parameters"][name]) if name in rank["parameters"] else None
+        if held and [list(value.shape), str(value.dtype)] != [held[0], "torch." + held[1]]:
+            report.bad(f"{where}: {name} is {described(value)}, the parameter is {held}")
         elif stored[requests[0]["key"]].properties.dtype != value.dtype:
             report.bad(f"{where}: {name} is stored as {stored[requests[0]['key']].properties.dtype}, asked for as {value.dtype}")
         elif (value.dtype, value.shape) != (wanted.dtype, wanted.shape) or raw(value) != raw(wanted):
@@ -119,20 +130,9 @@ def tensors(expected):
     }
 
 
-class Told(Report):
-    """A rank's report, for the process that started it."""
-
-    def __init__(self):
-        super().__init__(0)
-
-    def bad(self, message):
-        super().bad(message)
-        self.lines.append(message)
-
-
 def join(number, ranks, folder, root, expected, connection):
     """A rank's process: loads, and sends what it counted and what it found."""
-    report, counts = Told(), [0, 0, 0]
+    report, counts = Collected(), [0, 0, 0]
     try:
         # What was forked has no threads of its own, and must not look for them.
         torch.set_num_threads(1)
@@ -178,11 +178,29 @@ def all_ranks(ranks, root, expected):
     return heard
 
 
-def check(run, expected, ranks, report):
+def read_ranks(path):
+    with (gzip.open(path) if path.endswith(".gz") else open(path)) as file:
+        document = json.load(file)
+    return document["ranks"] if isinstance(document, dict) else document
+
+
+def check_names(root, ranks, report):
+    """A model loads by what it finds in the content metadata: it must lead to the names that these ranks asked for."""
+    content = dist_checkpointing.load_content_metadata(root) or {}
+    one_by_one = any(bool(content.get(flag)) for flag in ("non_homogeneous_layers", "singleton_local_shards"))
+    keys = {request["key"] for rank in ranks for request in rank["sharded_state_dict"]}
+    layers = {key for key in keys if key.startswith("decoder.layers.")}
+    asked_one_by_one = {key for key in layers if key.split(".")[2].isdigit()}
+    if asked_one_by_one != (layers if one_by_one else set()):
+        names = ["stacked", "one by one"]
+        report.bad(f"the content metadata makes a model ask for its layers {names[one_by_one]}, these ranks ask for them {names[not one_by_one]}: {content}")
+
+
+def check(run, expected, ranks, family, report):
     """All of it; every difference goes to the report."""
-    root = resolve(run)
-    with gzip.open(ranks) as file:
-        ranks = json.load(file)
+    root, ranks = resolve(run), read_ranks(ranks)
+    if family.block_modules:
+        check_names(root, ranks, report)
     heard = all_ranks(ranks, root, tensors(expected))
     right = [0, 0, 0]
     for _, (counts, lines) in sorted(heard.items()):
@@ -198,12 +216,15 @@ def check(run, expected, ranks, report):
 
 
 def main(arguments):
-    if len(arguments) != 3:
-        print(__doc__)
-        return 2
+    parser = argparse.ArgumentParser(prog="check_ranks.py")
+    parser.add_argument("run")
+    parser.add_argument("expected")
+    parser.add_argument("ranks")
+    parser.add_argument("--family", required=True, choices=FAMILIES)
+    arguments = parser.parse_args(arguments)
     report = Report(20)
     try:
-        check(*arguments, report)
+        check(arguments.run, arguments.expected, arguments.ranks, FAMILIES[arguments.family], report)
     except (Exception, dcp.CheckpointException) as error:  # PyTorch derives its own from BaseException.
         traceback.print_exc()
         report.bad(f"load failed: {type(error).__name__}: {error}")

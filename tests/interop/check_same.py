@@ -8,7 +8,7 @@ so, 1 otherwise.
 """
 import argparse, os, sys, traceback
 
-from check_torch_dist import Report
+from report import Report
 
 
 def files(folder):

@@ -2,7 +2,7 @@
 # Judges a torch_dist checkpoint by loading it with the real PyTorch and Megatron-Core; `cargo xtask interop` runs it.
 """Strict checker for torch_dist (PyTorch DCP / Megatron-Core) checkpoints.
 
-  check_torch_dist.py CKPT_DIR EXPECTED [--mcore] [--pages] [--subset] [--skip-bytes] [--max-report N]
+  check_torch_dist.py CKPT_DIR EXPECTED [--mcore] [--family NAME] [--pages] [--subset] [--skip-bytes] [--max-report N]
 
 CKPT_DIR  directory with .metadata, or a Megatron root (then latest_checkpointed_iteration.txt picks iter_*).
 EXPECTED  a .safetensors file, a directory of them (with or without index), or a fixture directory
@@ -12,6 +12,8 @@ EXPECTED  a .safetensors file, a directory of them (with or without index), or a
    DefaultLoadPlanner, no process group; target tensors are pre-filled with a poison pattern and every
    chunk set is checked to tile its tensor, so an uncovered element can not pass.
 2. --mcore: the same through megatron.core.dist_checkpointing.load (1-rank gloo, RAISE/RETURN_ALL strictness).
+   With --family, where that family's layers are named by Megatron-Core's transformer block: once more with the requests
+   that the block makes by the checkpoint's content metadata, its extra states among them.
 Compares name set, shape, dtype and bits. Exit 0 when everything matches, 1 otherwise, 2 on usage errors.
 """
 import argparse, hashlib, io, json, os, struct, sys, tempfile, time, traceback, warnings, zipfile
@@ -20,6 +22,8 @@ warnings.filterwarnings("ignore")
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
+
+from report import Report
 
 DT = {"BF16": "bfloat16", "F32": "float32", "F16": "float16", "F64": "float64", "I64": "int64", "I32": "int32",
       "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
@@ -70,16 +74,6 @@ def volume(s):
     for x in s:
         n *= x
     return n
-
-
-class Report:
-    def __init__(self, limit):
-        self.n_bad, self.limit, self.lines = 0, limit, []
-
-    def bad(self, msg):
-        self.n_bad += 1
-        if self.n_bad <= self.limit:
-            print("  MISMATCH", msg)
 
 
 def compare(tag, got, exp, rep, subset=False):
@@ -340,6 +334,8 @@ def run_mcore(root, md, exp, rep, a):
                 bad += 1
                 rep.bad(f"mcore: {k}[{i}] differs when loaded with a prepended axis")
         print(f"mcore: {len(sl) - bad}/{len(sl)} prepended-axis slices bit-identical")
+    if a.block_modules:
+        run_block(root, a.block_modules, exp, rep)
     common = mdc.load_common_state_dict(root)
     print(f"mcore: common state has {len(common)} keys: {sorted(map(str, common))[:12]}; {n_obj} sharded objects loaded")
     try:
@@ -350,15 +346,47 @@ def run_mcore(root, md, exp, rep, a):
     dist.destroy_process_group()
 
 
+def run_block(root, modules, exp, rep):
+    """Loads what a GPT model of the expected params asks for, strictly: also a key that it does not ask for is an error."""
+    from megatron.core import dist_checkpointing as mdc
+    import transformer_block
+    tensors = {k: (getattr(torch, DT[d]), s) for k, (d, s, *_) in exp.t.items()}
+    metadata = mdc.load_content_metadata(root)
+    named, places = transformer_block.requests(tensors, modules, metadata, poison)
+    order = list(named)
+    out = mdc.load({str(i): named[n] for i, n in enumerate(order)}, root, validate_access_integrity=True, strict="raise_all")
+    same = objects = 0
+    for i, n in enumerate(order):
+        if n not in places:
+            objects += 1
+            if (out[str(i)].dtype, tuple(out[str(i)].shape)) != (torch.uint8, (0,)):
+                rep.bad(f"block: {n} is {out[str(i)]!r}, expected no bytes")
+            continue
+        k, index = places[n]
+        want = exp.bits(k)
+        if index is not None:
+            step = len(want) // exp.t[k][1][0]
+            want = want[index * step:(index + 1) * step]
+        if raw(out[str(i)]) != want:
+            rep.bad(f"block: {n} differs from its part of {k}")
+        else:
+            same += 1
+    print(f"block: {same}/{len(places)} params bit-identical and {objects} extra states loaded as a transformer block asks for them, strict=raise_all, "
+          f"content metadata {metadata}")
+
+
 def main(arguments):
+    from families import FAMILIES       # here, because what it knows of GLM-5 needs this file
     p = argparse.ArgumentParser()
     p.add_argument("ckpt"); p.add_argument("expected")
     p.add_argument("--mcore", action="store_true")
+    p.add_argument("--family", choices=FAMILIES)
     p.add_argument("--pages", action="store_true", help="tensor data must begin on multiples of 4096 in the files")
     p.add_argument("--subset", action="store_true", help="allow checkpoint tensors that EXPECTED does not name")
     p.add_argument("--skip-bytes", action="store_true", help="do not load byte items (loading them unpickles)")
     p.add_argument("--max-report", type=int, default=20)
     a = p.parse_args(arguments)
+    a.block_modules = FAMILIES[a.family].block_modules if a.family else None
     rep = Report(a.max_report)
     root = resolve(a.ckpt)
     exp = Expected(a.expected)

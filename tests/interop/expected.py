@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a Megatron checkpoint must hold, made from the Hugging Face directory alone: the mapping a second time, in PyTorch.
+"""What a Megatron checkpoint of a GLM-5 must hold, made from the Hugging Face directory alone: the mapping a second time, in PyTorch.
 
   expected.py SOURCE TARGET [--without-mtp] [--pad-vocab TP] [--manifest FILE]...
 
@@ -14,7 +14,8 @@ import argparse, hashlib, json, math, os, sys
 import safetensors.torch
 import torch
 
-from check_torch_dist import Report, raw
+from check_torch_dist import raw
+from report import Report
 
 INDEX = "model.safetensors.index.json"
 BIAS = "mlp.gate.e_score_correction_bias"

@@ -8,6 +8,7 @@
 mod matrix;
 mod python;
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -15,7 +16,7 @@ use std::time::Instant;
 use anyhow::Result;
 use serde_json::json;
 
-use self::matrix::{Chunks, Golden, Import, MODELS, Model, TRAINING};
+use self::matrix::{Chunks, FAMILIES, Golden, Import, Layers, MODELS, Model, TRAINING};
 use self::python::Checks;
 use crate::workspace::{Workspace, remove};
 
@@ -27,6 +28,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     remove(&folder)?;
     fs::create_dir_all(&folder)?;
     workspace.build_rialto()?;
+    for plugin in FAMILIES.iter().filter_map(|family| family.plugin.as_ref()) {
+        workspace.build_plugin(plugin.manifest)?;
+    }
     let begin = Instant::now();
     let mut conversions = Conversions {
         workspace,
@@ -70,29 +74,10 @@ impl Conversions<'_> {
     /// Imports on every mesh, each export of these and of the real checkpoints, and the import of each export.
     fn model(&mut self, model: &Model) -> Result<()> {
         let source = self.fixture(model.source);
-        let expected = self.expected(model);
-        let mut wanted = vec![source.clone().into_os_string(), expected.clone().into()];
-        if !model.keeps_mtp {
-            wanted.push("--without-mtp".into());
-        }
-        for golden in model.goldens {
-            let manifest = golden.path().join("manifest.json");
-            wanted.extend(["--manifest".into(), manifest.into_os_string()]);
-        }
-        self.checks.add("expected", wanted.clone());
-        for import in model.imports.iter().filter(|import| import.pads) {
-            wanted[1] = self.expected_of(model, import).into();
-            let ranks = import.mesh[0].to_string();
-            let padded = wanted
-                .iter()
-                .cloned()
-                .chain(["--pad-vocab".into(), ranks.into()]);
-            self.checks.add("expected", padded);
-        }
-
+        self.make_expected(model, &source);
         let mut exports = Vec::new();
         for golden in model.goldens {
-            exports.push(self.export_of_another(golden.name, &source)?);
+            exports.push(self.export_of_another(model, golden.name, &source)?);
             self.check_export(model, &exports[exports.len() - 1]);
         }
         for import in model.imports {
@@ -100,16 +85,22 @@ impl Conversions<'_> {
             let held = self.expected_of(model, import);
             let mut arguments = vec![run.clone().into_os_string(), held.into()];
             arguments.extend(["--mcore".into(), "--pages".into()]);
+            arguments.extend(of_family(model));
             self.checks.add("check_torch_dist", arguments);
             self.check_import(model, import, &run);
             // The models behind these are not padded: of a longer vocabulary they ask for what they have.
-            for golden in model.goldens {
+            let expected = self.expected(model, import.layers);
+            for golden in of_layers(model, import.layers) {
                 let ranks = self.ranks(golden);
-                self.checks
-                    .add("check_ranks", [run.as_path(), &expected, &ranks]);
+                let paths = [run.as_path(), &expected, &ranks].map(Into::into);
+                let arguments = paths.into_iter().chain(of_family(model));
+                self.checks.add("check_ranks", arguments);
             }
             let exported = self.named("exported", model, import);
-            self.rialto(["export".as_ref(), run.as_os_str(), exported.as_os_str()])?;
+            self.rialto(
+                model,
+                ["export".as_ref(), run.as_os_str(), exported.as_os_str()],
+            )?;
             self.check_export(model, &exported);
             // What was announced at the export is all that the way back may change.
             let again = self.import(model, import, &exported, "again")?;
@@ -127,12 +118,45 @@ impl Conversions<'_> {
         Ok(())
     }
 
+    /// Has the expectations made, of which a family may have one for each way to name the layers, and held against the real checkpoints.
+    fn make_expected(&mut self, model: &Model, source: &Path) {
+        for layers in [Layers::Default, Layers::Each] {
+            let imports = || {
+                let imports = model.imports.iter();
+                imports.filter(move |import| import.layers == layers)
+            };
+            if imports().next().is_none() {
+                continue;
+            }
+            let expected = self.expected(model, layers);
+            let mut wanted = vec![source.into(), expected.into_os_string()];
+            if !model.keeps_mtp {
+                wanted.push("--without-mtp".into());
+            }
+            if layers == Layers::Each {
+                wanted.push("--per-layer".into());
+            }
+            for golden in of_layers(model, layers) {
+                let manifest = golden.path().join("manifest.json");
+                wanted.extend(["--manifest".into(), manifest.into_os_string()]);
+            }
+            self.checks.add(model.family.expected, wanted.clone());
+            for import in imports().filter(|import| import.pads) {
+                wanted[1] = self.expected_of(model, import).into();
+                let ranks = import.mesh[0].to_string();
+                let padded = ["--pad-vocab".into(), ranks.into()];
+                let padded = wanted.iter().cloned().chain(padded);
+                self.checks.add(model.family.expected, padded);
+            }
+        }
+    }
+
     /// Exports of the checkpoints of a training run.
     fn training(&mut self) -> Result<()> {
         let source = self.fixture(TRAINING.source);
         let mut exports = Vec::new();
         for golden in TRAINING.goldens {
-            exports.push(self.export_of_another(golden.name, &source)?);
+            exports.push(self.export_of_another(&TRAINING, golden.name, &source)?);
             self.check_export(&TRAINING, &exports[exports.len() - 1]);
         }
         self.checks.add("check_same", exports);
@@ -150,48 +174,37 @@ impl Conversions<'_> {
         let sizes = import.mesh.map(|size| size.to_string());
         let [tp, pp, ep, etp] = sizes.each_ref().map(String::as_str);
         let mtp = if model.keeps_mtp { "keep" } else { "drop" };
-        let options = [
-            "--dtype",
-            "bf16",
-            "--tp",
-            tp,
-            "--pp",
-            pp,
-            "--ep",
-            ep,
-            "--etp",
-            etp,
-            "--mtp",
-            mtp,
-            "--chunks",
-            import.chunks.option(),
-        ];
+        let mut options = vec!["--dtype", model.family.dtype];
+        options.extend(["--tp", tp, "--pp", pp, "--ep", ep, "--etp", etp]);
+        options.extend(["--chunks", import.chunks.option()]);
+        if model.family.has_mtp {
+            options.extend(["--mtp", mtp]);
+        }
+        if import.layers == Layers::Each {
+            options.extend(["--layer-axis", "per-layer"]);
+        }
+        if import.pads {
+            options.push("--pad-vocab");
+        }
         let arguments = ["import".as_ref(), source.as_os_str(), run.as_os_str()];
-        let pads = import.pads.then_some("--pad-vocab");
-        self.rialto(
-            arguments
-                .into_iter()
-                .chain(options.iter().copied().chain(pads).map(AsRef::as_ref)),
-        )?;
+        let options = options.into_iter().map(AsRef::as_ref);
+        self.rialto(model, arguments.into_iter().chain(options))?;
         Ok(run)
     }
 
     /// Exports a checkpoint that another program wrote. It keeps no config: the reference gives it.
-    fn export_of_another(&mut self, name: &str, source: &Path) -> Result<PathBuf> {
+    fn export_of_another(&mut self, model: &Model, name: &str, source: &Path) -> Result<PathBuf> {
         let run = rialto_tests::megatron(name).join("ckpt");
         let exported = self.folder.join(format!("exported-of-{name}"));
-        self.rialto([
-            "export".as_ref(),
-            run.as_os_str(),
-            exported.as_os_str(),
-            "--reference".as_ref(),
-            source.as_os_str(),
-        ])?;
+        let arguments = ["export".as_ref(), run.as_os_str(), exported.as_os_str()];
+        let reference = ["--reference".as_ref(), source.as_os_str()];
+        self.rialto(model, arguments.into_iter().chain(reference))?;
         Ok(exported)
     }
 
     fn check_export(&mut self, model: &Model, exported: &Path) {
         let mut arguments = vec![exported.into(), self.fixture(model.source).into_os_string()];
+        arguments.extend(of_family(model));
         if !model.keeps_mtp {
             arguments.push("--without-mtp".into());
         }
@@ -204,12 +217,13 @@ impl Conversions<'_> {
     /// Against the real checkpoint of this mesh; where there is none, against that of another, and the chunks against a rule.
     /// A model that has no real checkpoint has nothing to be held against here.
     fn check_import(&mut self, model: &Model, import: &Import, run: &Path) {
-        let same = |golden: &&Golden| golden.mesh == import.mesh;
-        let golden = model.goldens.iter().find(same);
-        let Some(fixture) = golden.or(model.goldens.first()).map(Golden::path) else {
+        let of_layers = || of_layers(model, import.layers);
+        let golden = of_layers().find(|golden| golden.mesh == import.mesh);
+        let Some(fixture) = golden.or(of_layers().next()).map(Golden::path) else {
             return;
         };
         let mut arguments = vec![run.into(), fixture.into_os_string()];
+        arguments.extend(of_family(model));
         match import.chunks {
             Chunks::Whole => arguments.push("--whole".into()),
             Chunks::Megatron if golden.is_none() => {
@@ -226,42 +240,69 @@ impl Conversions<'_> {
 
     /// Where the results lie that faults are planted into, and what they are held against.
     fn places(&self) -> serde_json::Value {
-        let [glm52, _, glm5, glm53, _] = &MODELS;
+        let [glm52, _, glm5, glm53, _, tied, untied] = &MODELS;
         let result =
             |kind, model: &Model, number: usize| self.named(kind, model, &model.imports[number]);
+        let expected = |model| self.expected(model, Layers::Default);
         json!({
-            "run": result("run", glm52, 0),
-            "exported": result("exported", glm52, 0),
-            "fixture": glm52.goldens[0].path(),
-            "source": self.fixture(glm52.source),
-            "expected": self.expected(glm52),
-            "cut_run": result("run", glm52, 1),
-            "cut_fixture": glm52.goldens[1].path(),
-            "ranks": self.ranks(&glm52.goldens[1]),
-            "whole_run": result("run", glm52, 3),
-            "padded_run": result("run", glm52, 4),
-            "padded_expected": self.expected_of(glm52, &glm52.imports[4]),
-            "f32_run": result("run", glm5, 2),
-            "f32_exported": result("exported", glm5, 2),
-            "f32_fixture": glm5.goldens[0].path(),
-            "f32_source": self.fixture(glm5.source),
-            "fp8_run": result("run", glm53, 0),
-            "fp8_exported": result("exported", glm53, 0),
-            "fp8_fixture": glm53.goldens[0].path(),
-            "fp8_ranks": self.ranks(&glm53.goldens[0]),
-            "fp8_source": self.fixture(glm53.source),
-            "fp8_expected": self.expected(glm53),
-            "dequantized": self.fixture(glm53.dequantized.unwrap_or_default()),
+            "glm5": {
+                "run": result("run", glm52, 0),
+                "exported": result("exported", glm52, 0),
+                "fixture": glm52.goldens[0].path(),
+                "source": self.fixture(glm52.source),
+                "expected": expected(glm52),
+                "cut_run": result("run", glm52, 1),
+                "cut_fixture": glm52.goldens[1].path(),
+                "ranks": self.ranks(&glm52.goldens[1]),
+                "whole_run": result("run", glm52, 3),
+                "padded_run": result("run", glm52, 4),
+                "padded_expected": self.expected_of(glm52, &glm52.imports[4]),
+                "f32_run": result("run", glm5, 2),
+                "f32_exported": result("exported", glm5, 2),
+                "f32_fixture": glm5.goldens[0].path(),
+                "f32_source": self.fixture(glm5.source),
+                "fp8_run": result("run", glm53, 0),
+                "fp8_exported": result("exported", glm53, 0),
+                "fp8_fixture": glm53.goldens[0].path(),
+                "fp8_ranks": self.ranks(&glm53.goldens[0]),
+                "fp8_source": self.fixture(glm53.source),
+                "fp8_expected": expected(glm53),
+                "dequantized": self.fixture(glm53.dequantized.unwrap_or_default()),
+            },
+            "qwen3": {
+                "run": result("run", tied, 0),
+                "exported": result("exported", tied, 0),
+                "fixture": tied.goldens[0].path(),
+                "source": self.fixture(tied.source),
+                "expected": expected(tied),
+                "cut_run": result("run", tied, 1),
+                "cut_fixture": tied.goldens[1].path(),
+                "untied_run": result("run", untied, 2),
+                "untied_exported": result("exported", untied, 2),
+                "untied_fixture": untied.goldens[0].path(),
+                "untied_source": self.fixture(untied.source),
+                "untied_expected": expected(untied),
+                "by_layer_run": result("run", untied, 3),
+                "by_layer_exported": result("exported", untied, 3),
+                "by_layer_fixture": untied.goldens[2].path(),
+                "by_layer_expected": self.expected(untied, Layers::Each),
+            },
         })
     }
 
-    /// Runs rialto, whose summaries are many here and the same as in the demo.
-    fn rialto<A: AsRef<std::ffi::OsStr>>(
+    /// Runs rialto, whose summaries are many here and the same as in the demo, and names the plugin that it would not find.
+    fn rialto<'a>(
         &mut self,
-        arguments: impl IntoIterator<Item = A>,
+        model: &Model,
+        arguments: impl IntoIterator<Item = &'a OsStr>,
     ) -> Result<()> {
         self.count += 1;
-        self.workspace.rialto_silently(arguments)
+        let mut words: Vec<OsString> = arguments.into_iter().map(OsStr::to_owned).collect();
+        if let Some(plugin) = &model.family.plugin {
+            words.push("--plugin".into());
+            words.push(self.workspace.plugin(plugin.library).into());
+        }
+        self.workspace.rialto_silently(words)
     }
 
     fn named(&self, kind: &str, model: &Model, import: &Import) -> PathBuf {
@@ -272,31 +313,59 @@ impl Conversions<'_> {
         };
         let padded = if import.pads { "-padded" } else { "" };
         self.folder.join(format!(
-            "{kind}-{}-{tp}-{pp}-{ep}-{etp}{whole}{padded}",
-            model.name()
+            "{kind}-{}-{tp}-{pp}-{ep}-{etp}{whole}{padded}{}",
+            model.name(),
+            suffix(import.layers)
         ))
     }
 
-    fn expected(&self, model: &Model) -> PathBuf {
+    fn expected(&self, model: &Model, layers: Layers) -> PathBuf {
+        let (name, suffix) = (model.name(), suffix(layers));
         self.folder
-            .join(format!("expected-{}.safetensors", model.name()))
+            .join(format!("expected-{name}{suffix}.safetensors"))
     }
 
     /// The same as an import of it must hold.
     fn expected_of(&self, model: &Model, import: &Import) -> PathBuf {
         if !import.pads {
-            return self.expected(model);
+            return self.expected(model, import.layers);
         }
         let (name, ranks) = (model.name(), import.mesh[0]);
-        let file = format!("expected-{name}-padded-{ranks}.safetensors");
+        let suffix = suffix(import.layers);
+        let file = format!("expected-{name}{suffix}-padded-{ranks}.safetensors");
         self.folder.join(file)
     }
 
+    /// In a file of their own, or in the manifest.
     fn ranks(&self, golden: &Golden) -> PathBuf {
-        self.fixture(&format!("megatron/ranks/{}.json.gz", golden.name))
+        let file = self.fixture(&format!("megatron/ranks/{}.json.gz", golden.name));
+        if file.is_file() {
+            file
+        } else {
+            golden.path().join("manifest.json")
+        }
     }
 
     fn fixture(&self, name: &str) -> PathBuf {
         self.workspace.path("tests/fixtures").join(name)
+    }
+}
+
+/// The real checkpoints of a model whose layers are named in this way.
+fn of_layers(model: &Model, layers: Layers) -> impl Iterator<Item = &'static Golden> {
+    let goldens = model.goldens.iter();
+    goldens.filter(move |golden| golden.layers == layers)
+}
+
+/// What tells a check whose model it is.
+fn of_family(model: &Model) -> [OsString; 2] {
+    ["--family".into(), model.family.name.into()]
+}
+
+/// For the names of files.
+fn suffix(layers: Layers) -> &'static str {
+    match layers {
+        Layers::Default => "",
+        Layers::Each => "-per-layer",
     }
 }

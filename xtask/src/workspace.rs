@@ -9,6 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 /// The checkpoint that ships in the tree.
 pub(crate) const CHECKPOINT: &str = "tests/fixtures/glm52-tiny";
 
+/// Where plugins are built that are no part of the workspace.
+const PLUGINS: &str = "plugins";
+
 /// The repository and its build folder. Every command runs in the root, so that what is printed can be typed there.
 pub(crate) struct Workspace {
     root: PathBuf,
@@ -68,6 +71,23 @@ impl Workspace {
             "--package",
             "rialto-glm5",
         ])
+    }
+
+    /// Builds a plugin that is a workspace of its own. Its build folder is one of its own too: beside rialto, its library would be
+    /// found by every command and every test.
+    pub(crate) fn build_plugin(&self, manifest: &str) -> Result<()> {
+        let mut command = self.cargo_command();
+        command
+            .args(["build", "--locked", "--manifest-path"])
+            .arg(self.path(manifest))
+            .arg("--target-dir")
+            .arg(self.scratch(PLUGINS));
+        self.run("cargo", &mut command)
+    }
+
+    /// A library that [`build_plugin`](Workspace::build_plugin) made.
+    pub(crate) fn plugin(&self, library: &str) -> PathBuf {
+        self.scratch(PLUGINS).join("debug").join(library)
     }
 
     /// Runs cargo.

@@ -2,11 +2,62 @@
 
 use std::path::PathBuf;
 
+/// What the models of a family have in common.
+pub(crate) struct Family {
+    /// As the checks know it.
+    pub(crate) name: &'static str,
+    /// The check that makes the expectation.
+    pub(crate) expected: &'static str,
+    /// The library that brings the family, where it is not built with rialto and beside it.
+    pub(crate) plugin: Option<Plugin>,
+    /// The dtype that an import asks for.
+    pub(crate) dtype: &'static str,
+    /// Whether an import says what becomes of prediction layers.
+    pub(crate) has_mtp: bool,
+}
+
+/// A plugin in a workspace of its own, as a third party has it.
+pub(crate) struct Plugin {
+    pub(crate) manifest: &'static str,
+    pub(crate) library: &'static str,
+}
+
+const GLM5: Family = Family {
+    name: "glm5",
+    expected: "expected",
+    plugin: None,
+    dtype: "bf16",
+    has_mtp: true,
+};
+
+const QWEN3: Family = Family {
+    name: "qwen3",
+    expected: "expected_qwen3",
+    plugin: Some(Plugin {
+        manifest: "examples/plugin-qwen3/Cargo.toml",
+        library: "librialto_qwen3.so",
+    }),
+    dtype: "keep",
+    has_mtp: false,
+};
+
+pub(crate) const FAMILIES: [Family; 2] = [GLM5, QWEN3];
+
+/// How a family that can stack its layers names their params. One that cannot has only [`Layers::Default`].
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Layers {
+    /// As the family does by itself.
+    Default,
+    /// One by one, on request.
+    Each,
+}
+
 /// A checkpoint that the real Megatron-Core wrote.
 pub(crate) struct Golden {
     pub(crate) name: &'static str,
     /// Parallel sizes: tensor, pipeline, expert, expert-tensor.
     pub(crate) mesh: [u32; 4],
+    pub(crate) layers: Layers,
 }
 
 impl Golden {
@@ -40,14 +91,17 @@ pub(crate) struct Import {
     /// Parallel sizes: tensor, pipeline, expert, expert-tensor.
     pub(crate) mesh: [u32; 4],
     pub(crate) chunks: Chunks,
+    pub(crate) layers: Layers,
     /// Whether the vocabulary is padded.
     pub(crate) pads: bool,
 }
 
 /// A checkpoint in the tree and everything that is done with it.
 pub(crate) struct Model {
+    pub(crate) family: Family,
     /// The Hugging Face directory.
     pub(crate) source: &'static str,
+    /// Whether its prediction layers are kept, if it has any.
     pub(crate) keeps_mtp: bool,
     /// What its FP8 weights stand for, by another program.
     pub(crate) dequantized: Option<&'static str>,
@@ -61,25 +115,32 @@ impl Model {
     /// Name for files.
     pub(crate) fn name(&self) -> String {
         let suffix = if self.keeps_mtp { "" } else { "-without-mtp" };
-        format!("{}{suffix}", self.source)
+        format!("{}{suffix}", self.source.replace('/', "-"))
     }
 }
 
 const fn golden(name: &'static str, mesh: [u32; 4]) -> Golden {
-    Golden { name, mesh }
+    let layers = Layers::Default;
+    Golden { name, mesh, layers }
 }
 
 const fn on(mesh: [u32; 4]) -> Import {
-    let (chunks, pads) = (Chunks::Megatron, false);
-    Import { mesh, chunks, pads }
+    Import {
+        mesh,
+        chunks: Chunks::Megatron,
+        layers: Layers::Default,
+        pads: false,
+    }
 }
 
 /// The config that a run directory keeps for the way back.
 const KEPT_CONFIG: &str = "iter_0000000/rialto/source/config.json";
 
-/// Three releases: with shared indexers, with an indexer in every layer and routers in F32, and with weights in FP8.
-pub(crate) const MODELS: [Model; 5] = [
+/// Three releases of GLM-5: with shared indexers, with an indexer in every layer and routers in F32, and with weights in FP8. Two Qwen3
+/// models: with the head in the embedding, and with one of its own.
+pub(crate) const MODELS: [Model; 7] = [
     Model {
+        family: GLM5,
         source: "glm52-tiny",
         keeps_mtp: true,
         dequantized: None,
@@ -104,6 +165,7 @@ pub(crate) const MODELS: [Model; 5] = [
         changed_by_export: &[],
     },
     Model {
+        family: GLM5,
         source: "glm52-tiny",
         keeps_mtp: false,
         dequantized: None,
@@ -112,6 +174,7 @@ pub(crate) const MODELS: [Model; 5] = [
         changed_by_export: &[KEPT_CONFIG],
     },
     Model {
+        family: GLM5,
         source: "glm5-tiny",
         keeps_mtp: true,
         dequantized: None,
@@ -125,6 +188,7 @@ pub(crate) const MODELS: [Model; 5] = [
         changed_by_export: &[],
     },
     Model {
+        family: GLM5,
         source: "glm53-tiny",
         keeps_mtp: true,
         dequantized: Some("glm53-tiny-dequantized.safetensors"),
@@ -134,6 +198,7 @@ pub(crate) const MODELS: [Model; 5] = [
     },
     // The real Megatron-Core has not written this one: it is loaded by its format, and held against its source alone.
     Model {
+        family: GLM5,
         source: "glm53-tiny",
         keeps_mtp: false,
         dequantized: Some("glm53-tiny-dequantized.safetensors"),
@@ -141,10 +206,48 @@ pub(crate) const MODELS: [Model; 5] = [
         imports: &[on([1, 1, 1, 1]), on([1, 2, 5, 2])],
         changed_by_export: &[KEPT_CONFIG],
     },
+    // Expert-tensor sizes are those of tensors: so Megatron-Bridge writes them where nothing else is said.
+    Model {
+        family: QWEN3,
+        source: "qwen3/tiny-tied",
+        keeps_mtp: true,
+        dequantized: None,
+        goldens: &[
+            golden("qwen3-tied-tp1", [1, 1, 1, 1]),
+            golden("qwen3-tied-tp2pp3", [2, 3, 1, 2]),
+        ],
+        imports: &[on([1, 1, 1, 1]), on([2, 3, 1, 2])],
+        changed_by_export: &[],
+    },
+    Model {
+        family: QWEN3,
+        source: "qwen3/tiny-untied",
+        keeps_mtp: true,
+        dequantized: None,
+        goldens: &[
+            golden("qwen3-untied-tp1", [1, 1, 1, 1]),
+            golden("qwen3-untied-tp2", [2, 1, 1, 2]),
+            Golden {
+                layers: Layers::Each,
+                ..golden("qwen3-untied-perlayer-tp1", [1, 1, 1, 1])
+            },
+        ],
+        imports: &[
+            on([1, 1, 1, 1]),
+            on([2, 1, 1, 2]),
+            on([4, 1, 1, 4]),
+            Import {
+                layers: Layers::Each,
+                ..on([1, 1, 1, 1])
+            },
+        ],
+        changed_by_export: &[],
+    },
 ];
 
 /// Checkpoints of a training run, with optimizer states beside the weights.
 pub(crate) const TRAINING: Model = Model {
+    family: GLM5,
     source: "mini-hf",
     keeps_mtp: false,
     dequantized: None,
