@@ -273,7 +273,8 @@ impl ExportPlan {
         let reference_notices = source.check_reference(family, &spec, &map_options, &inventory)?;
         let cut = padding::left_out(&mapping, &spec, source.run.store.as_ref())?;
         let held = |inventory: &[_]| mapping.find_params(inventory).violations;
-        let (skipped, ignore_notices) = ignored::take_out(&mut inventory, &options.ignore, held)?;
+        let (skipped, ignore_notices) =
+            ignored::take_out(&mut inventory, &options.ignore, &[], held)?;
         let params = Params::bind(&mapping, inventory)?;
 
         let mut ordered: Vec<usize> = (0..mapping.tensors().len()).collect();

@@ -3,18 +3,19 @@
 use std::collections::{HashMap, HashSet};
 
 use rialto_bridge::placement::matches;
-use rialto_bridge::{StoredTensor, Violation};
+use rialto_bridge::{CopyDecl, StoredTensor, Violation};
 
 use crate::Error;
 use crate::summary::Skipped;
 
-/// Takes out of `inventory` what the mapping leaves unclaimed and one of `patterns` matches. Tells what that was, and which
+/// Takes out of `inventory` what one of `patterns` matches and the mapping leaves unclaimed or names as one of `copies`. Tells what that was, and which
 /// patterns matched nothing of the kind.
 ///
 /// `held` gives the violations of holding the inventory against the mapping. What a rule or a codec needs is never taken.
 pub(crate) fn take_out(
     inventory: &mut Vec<StoredTensor>,
     patterns: &[String],
+    copies: &[CopyDecl],
     held: impl FnOnce(&[StoredTensor]) -> Vec<Violation>,
 ) -> Result<(Vec<Skipped>, Vec<String>), Error> {
     if patterns.is_empty() {
@@ -26,8 +27,14 @@ pub(crate) fn take_out(
         Violation::Stray { companion, .. } => Some(companion.as_str()),
         _ => None,
     });
+    let there: HashSet<&str> = inventory
+        .iter()
+        .map(|stored| stored.name.as_str())
+        .collect();
     let mut taken: HashMap<&str, &String> = HashMap::new();
-    for name in unclaimed {
+    let copies = copies.iter().map(|copy| copy.name.as_str());
+    let copies = copies.filter(|name| there.contains(name));
+    for name in unclaimed.chain(copies) {
         if let Some(pattern) = patterns.iter().find(|pattern| matches(pattern, name)) {
             taken.insert(name, pattern);
         }
@@ -39,8 +46,9 @@ pub(crate) fn take_out(
             Skipped::count(&mut skipped, &format!("--ignore {pattern}"), elements)?;
         }
     }
-    inventory.retain(|stored| !taken.contains_key(stored.name.as_str()));
-    let used: HashSet<&String> = taken.into_values().collect();
+    let used: HashSet<&String> = taken.values().copied().collect();
+    let taken: HashSet<String> = taken.into_keys().map(str::to_owned).collect();
+    inventory.retain(|stored| !taken.contains(&stored.name));
     let unused = patterns.iter().filter(|pattern| !used.contains(pattern));
     let notices =
         unused.map(|pattern| format!("--ignore {pattern:?} matches nothing that is left over"));

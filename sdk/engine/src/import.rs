@@ -126,7 +126,8 @@ impl ImportPlan {
             (mapping, Vec::new())
         };
         let held = |inventory: &[StoredTensor]| mapping.find_tensors(inventory, &codecs).violations;
-        let (ignored, ignore_notices) = ignored::take_out(&mut inventory, &options.ignore, held)?;
+        let (ignored, ignore_notices) =
+            ignored::take_out(&mut inventory, &options.ignore, mapping.copies(), held)?;
         let stored = match &source {
             Some(source) => positions_in(source, &inventory),
             None => Vec::new(),
