@@ -34,8 +34,6 @@ impl PipelineMapping for Qwen3 {
             return Err(Error::Pipeline { faults, valid });
         }
         let mut provider = fields(json!({
-            "expert_model_parallel_size": mesh.ep,
-            "expert_tensor_parallel_size": mesh.etp,
             "pipeline_model_parallel_size": mesh.pp,
             "tensor_model_parallel_size": mesh.tp,
         }));
