@@ -10,18 +10,27 @@ use rialto_engine::{ChunkChoice, Options};
 use serde_json::Value;
 
 use crate::world::{
-    GOLDENS, assert_same_files, both_ways, fixture, import, iteration, megatron, on_disk, options,
-    safetensors,
+    GOLDENS, Golden, assert_same_files, both_ways, fixture, import, iteration, megatron, on_disk,
+    options, safetensors,
 };
 
 #[test]
 fn every_key_shape_dtype_and_digest_is_that_of_megatron() {
     both_ways(|family| {
         for golden in &GOLDENS {
-            let found: BTreeMap<String, String> = described(golden.imported(family));
-            assert_eq!(found, listed(&golden.manifest()), "{}", golden.name);
+            assert_tensors(golden, golden.imported(family));
         }
     });
+}
+
+/// Holds name, dtype, shape and digest of every tensor of an import against the real checkpoint.
+pub(crate) fn assert_tensors(golden: &Golden, run: MemoryStore) {
+    assert_eq!(
+        described(run),
+        listed(&golden.manifest()),
+        "{}",
+        golden.name
+    );
 }
 
 /// Name, dtype, shape and digest of every global tensor.
@@ -113,53 +122,68 @@ fn every_value_is_that_of_the_expected_file() {
 fn every_chunk_is_that_of_megatron() {
     both_ways(|family| {
         for golden in &GOLDENS {
-            let checkpoint = iteration(Arc::new(golden.imported(family)));
-            let manifest = golden.manifest();
-            for (name, entry) in &checkpoint.metadata().tensors {
-                let found = entry.chunks.iter().map(|chunk| {
-                    serde_json::json!({"offsets": chunk.region.offsets(), "sizes": chunk.region.sizes()})
-                });
-                let mut found: Vec<Value> = found.collect();
-                let mut expected = manifest["tensors"][name]["chunks"]
-                    .as_array()
-                    .unwrap()
-                    .clone();
-                found.sort_by_key(Value::to_string);
-                expected.sort_by_key(Value::to_string);
-                assert_eq!(found, expected, "{name} of {}", golden.name);
-            }
+            assert_chunks(golden, golden.imported(family));
         }
     });
+}
+
+/// Holds the chunks of every tensor of an import against those of the real checkpoint.
+pub(crate) fn assert_chunks(golden: &Golden, run: MemoryStore) {
+    let manifest = golden.manifest();
+    for (name, entry) in &iteration(Arc::new(run)).metadata().tensors {
+        let found = entry.chunks.iter().map(|chunk| {
+            serde_json::json!({"offsets": chunk.region.offsets(), "sizes": chunk.region.sizes()})
+        });
+        let mut found: Vec<Value> = found.collect();
+        let expected = manifest["tensors"][name]["chunks"].as_array();
+        let mut expected = expected.unwrap().clone();
+        found.sort_by_key(Value::to_string);
+        expected.sort_by_key(Value::to_string);
+        assert_eq!(found, expected, "{name} of {}", golden.name);
+    }
 }
 
 #[test]
 fn every_object_is_that_of_megatron() {
     both_ways(|family| {
         for golden in &GOLDENS {
-            let ours = iteration(Arc::new(golden.imported(family)));
-            let real = iteration(golden.run());
-            let keys = |objects: &BTreeMap<String, _>| -> Vec<String> {
-                let keys = objects.keys().filter(|key| *key != COMMON_STATE_OBJECT);
-                keys.cloned().collect()
-            };
-            let found = keys(&ours.metadata().objects);
-            assert_eq!(found, keys(&real.metadata().objects), "{}", golden.name);
-            let listed: Vec<String> =
-                serde_json::from_value(golden.manifest()["objects"].clone()).unwrap();
-            let listed = listed.into_iter().filter(|key| key != COMMON_STATE_OBJECT);
-            assert_eq!(found, listed.collect::<Vec<_>>());
-            for key in &found {
-                let (found, expected) = (ours.object(key).unwrap(), real.object(key).unwrap());
-                assert_eq!(found, expected, "{key}");
-            }
-            // Ours keeps the common state in its file alone: both forms together are refused by an older Megatron-Core.
-            assert!(!ours.metadata().objects.contains_key(COMMON_STATE_OBJECT));
-            let Object::List(states) = real.object(COMMON_STATE_OBJECT).unwrap() else {
-                panic!("a list")
-            };
-            assert_eq!(ours.common(), Some(&states[0]));
+            assert_objects(golden, golden.imported(family));
         }
     });
+}
+
+/// Holds keys and values of the objects of an import, and its common state, against those of the real checkpoint.
+pub(crate) fn assert_objects(golden: &Golden, run: MemoryStore) {
+    let ours = iteration(Arc::new(run));
+    let real = iteration(golden.run());
+    let keys = |objects: &BTreeMap<String, _>| -> Vec<String> {
+        let keys = objects.keys().filter(|key| *key != COMMON_STATE_OBJECT);
+        keys.cloned().collect()
+    };
+    let found = keys(&ours.metadata().objects);
+    assert_eq!(found, keys(&real.metadata().objects), "{}", golden.name);
+    // A list of keys, or what each holds.
+    let listed = golden.manifest()["objects"].clone();
+    let listed: Vec<String> = match listed {
+        Value::Object(values) => values.keys().cloned().collect(),
+        keys => serde_json::from_value(keys).unwrap(),
+    };
+    let mut listed: Vec<String> = listed
+        .into_iter()
+        .filter(|key| key != COMMON_STATE_OBJECT)
+        .collect();
+    listed.sort();
+    assert_eq!(found, listed);
+    for key in &found {
+        let (found, expected) = (ours.object(key).unwrap(), real.object(key).unwrap());
+        assert_eq!(found, expected, "{key}");
+    }
+    // Ours keeps the common state in its file alone: both forms together are refused by an older Megatron-Core.
+    assert!(!ours.metadata().objects.contains_key(COMMON_STATE_OBJECT));
+    let Object::List(states) = real.object(COMMON_STATE_OBJECT).unwrap() else {
+        panic!("a list")
+    };
+    assert_eq!(ours.common(), Some(&states[0]));
 }
 
 #[test]
@@ -228,46 +252,41 @@ fn the_provider_says_what_the_real_run_config_says() {
     ];
     both_ways(|family| {
         for golden in &GOLDENS {
-            let run = golden.imported(family);
-            let model = |bytes: &[u8]| -> Value {
-                // JSON has no infinity; the one that the real file holds is the optimizer's.
-                let text = std::str::from_utf8(bytes)
-                    .unwrap()
-                    .replace(": .inf", ": null");
-                let document: Value = serde_saphyr::from_str(&text).unwrap();
-                document["model"].clone()
-            };
-            let ours = model(&read_whole(&run, "iter_0000000/run_config.yaml", 1 << 20).unwrap());
-            let real = model(
-                &read_whole(
-                    golden.run().as_ref(),
-                    "iter_0000000/run_config.yaml",
-                    1 << 20,
-                )
-                .unwrap(),
-            );
-            let mut compared = 0;
-            for (field, value) in ours
-                .as_object()
-                .unwrap()
-                .iter()
-                .filter(|(field, _)| !differs.contains(&field.as_str()))
-            {
-                let expected = real
-                    .get(field)
-                    .unwrap_or_else(|| panic!("{field} is not a provider field"));
-                let equal = match (value.as_f64(), expected.as_f64()) {
-                    (Some(found), Some(expected)) => (found - expected).abs() == 0.0,
-                    _ => value == expected,
-                };
-                assert!(
-                    equal,
-                    "{field} of {} is {value}, the real one {expected}",
-                    golden.name
-                );
-                compared += 1;
-            }
+            let compared = assert_provider(golden, &golden.imported(family), &differs);
             assert!(compared > 40, "only {compared} fields were compared");
         }
     });
+}
+
+/// Holds the model's fields of an import's run config against the real one, but for those that differ, and counts them.
+pub(crate) fn assert_provider(golden: &Golden, run: &MemoryStore, differs: &[&str]) -> usize {
+    let model = |store: &dyn Store| -> Value {
+        let bytes = read_whole(store, "iter_0000000/run_config.yaml", 1 << 20).unwrap();
+        // JSON has no infinity; the one that the real file holds is the optimizer's.
+        let text = String::from_utf8(bytes)
+            .unwrap()
+            .replace(": .inf", ": null");
+        let document: Value = serde_saphyr::from_str(&text).unwrap();
+        document["model"].clone()
+    };
+    let (ours, real) = (model(run), model(golden.run().as_ref()));
+    let fields = ours.as_object().unwrap().iter();
+    let fields = fields.filter(|(field, _)| !differs.contains(&field.as_str()));
+    let mut compared = 0;
+    for (field, value) in fields {
+        let expected = real
+            .get(field)
+            .unwrap_or_else(|| panic!("{field} is not a provider field"));
+        let equal = match (value.as_f64(), expected.as_f64()) {
+            (Some(found), Some(expected)) => (found - expected).abs() == 0.0,
+            _ => value == expected,
+        };
+        assert!(
+            equal,
+            "{field} of {} is {value}, the real one {expected}",
+            golden.name
+        );
+        compared += 1;
+    }
+    compared
 }

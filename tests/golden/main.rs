@@ -27,6 +27,7 @@ mod mapping_cases;
 mod mixed;
 mod padding;
 mod provider;
+mod qwen3;
 mod reference;
 mod refusals;
 mod shards;

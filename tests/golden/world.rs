@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use rialto_bridge::{Bridge, Mesh, MtpPolicy};
+use rialto_bridge::{Bridge, LayerAxis, Mesh, MtpPolicy};
 use rialto_checkpoint::store::{LocalStore, MemoryStore, MemoryTarget, Store, read_whole};
 use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
 use rialto_engine::{
@@ -66,9 +66,10 @@ pub(crate) struct Golden {
     pub(crate) source: &'static str,
     pub(crate) mesh: Mesh,
     pub(crate) mtp: MtpPolicy,
+    pub(crate) layer_axis: LayerAxis,
 }
 
-const fn golden(
+pub(crate) const fn golden(
     name: &'static str,
     source: &'static str,
     sizes: [u64; 4],
@@ -80,6 +81,7 @@ const fn golden(
         source,
         mesh: Mesh { tp, pp, ep, etp },
         mtp,
+        layer_axis: LayerAxis::Stacked,
     }
 }
 
@@ -139,6 +141,7 @@ impl Golden {
         Options {
             mesh: self.mesh,
             mtp: self.mtp,
+            layer_axis: self.layer_axis,
             dtype: DtypeChoice::Bf16,
             ..Options::default()
         }

@@ -1,0 +1,589 @@
+//! The second family, loaded from the library that a third party would ship, beside the first one in one process.
+//!
+//! Qwen3 shares nothing with GLM-5: dense layers that are all alike and so stacked, grouped queries in one fused matrix, a head
+//! that may be the embedding.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rialto_bridge::{Bridge, LayerAxis, Mesh, MtpPolicy, StageChoice};
+use rialto_checkpoint::store::{LocalStore, MemoryStore, Store, read_whole};
+use rialto_engine::{
+    Contents, ExportOptions, ImportPlan, Options, Silent, VerifyOptions, VerifySource, verify,
+};
+use rialto_host::{LoadedPlugin, Registry, SearchPath};
+use rialto_tensor::Dtype;
+use serde_json::{Value, json};
+
+use crate::import::{assert_chunks, assert_objects, assert_provider, assert_tensors};
+use crate::world::{
+    GOLDENS, Golden, Values, assert_same_files, export, fixture, golden, hugging_face, import,
+    in_memory, iteration, megatron, on_disk, safetensors,
+};
+
+const TIED: &str = "qwen3/tiny-tied";
+const UNTIED: &str = "qwen3/tiny-untied";
+
+const fn of(name: &'static str, source: &'static str, tp: u64, pp: u64) -> Golden {
+    golden(name, source, [tp, pp, 1, 1], MtpPolicy::Keep)
+}
+
+/// What the real GPTModel saved of the two.
+const REAL: [Golden; 5] = [
+    of("qwen3-tied-tp1", TIED, 1, 1),
+    of("qwen3-tied-tp2pp3", TIED, 2, 3),
+    of("qwen3-untied-tp1", UNTIED, 1, 1),
+    of("qwen3-untied-tp2", UNTIED, 2, 1),
+    Golden {
+        layer_axis: LayerAxis::PerLayer,
+        ..of("qwen3-untied-perlayer-tp1", UNTIED, 1, 1)
+    },
+];
+
+fn plugin() -> LoadedPlugin {
+    let library = rialto_tests::built_library("rialto_qwen3");
+    rialto_host::load(&library).expect("the library loads")
+}
+
+fn family() -> Arc<dyn Bridge> {
+    plugin().bridge()
+}
+
+fn on(tp: u64, pp: u64, layer_axis: LayerAxis) -> Options {
+    Options {
+        mesh: Mesh {
+            tp,
+            pp,
+            ..Mesh::SINGLE
+        },
+        layer_axis,
+        ..Options::default()
+    }
+}
+
+/// The tensors of a directory of one shard.
+fn tensors(directory: &dyn Store) -> Values {
+    safetensors(&read_whole(directory, "model.safetensors", 1 << 20).unwrap())
+}
+
+fn refused(source: MemoryStore, options: &Options) -> String {
+    let plan = ImportPlan::new(family().as_ref(), Arc::new(source), options);
+    plan.map(|_| ()).unwrap_err().to_string()
+}
+
+#[test]
+fn an_import_is_what_the_real_megatron_saved() {
+    for golden in &REAL {
+        let run = golden.imported(family().as_ref());
+        assert_tensors(golden, run.clone());
+        assert_chunks(golden, run.clone());
+        assert_objects(golden, run.clone());
+        // Without a user's word Megatron trains as its defaults say.
+        let compared = assert_provider(golden, &run, &[]);
+        assert!(compared >= 30, "only {compared} fields were compared");
+    }
+}
+
+#[test]
+fn an_export_of_what_the_real_megatron_saved_is_its_source() {
+    for golden in &REAL {
+        let options = ExportOptions::default();
+        let reference = Some(on_disk(golden.source));
+        let exported = export(family().as_ref(), golden.run(), reference, &options).unwrap();
+        let source = on_disk(golden.source);
+        assert_eq!(
+            hugging_face(&exported),
+            tensors(source.as_ref()),
+            "{}",
+            golden.name
+        );
+        for file in ["config.json", "generation_config.json"] {
+            assert_eq!(
+                exported.bytes(file).unwrap(),
+                read_whole(source.as_ref(), file, 1 << 20).unwrap()
+            );
+        }
+    }
+}
+
+/// Stacked and per layer, at every size that fits.
+#[test]
+fn one_model_exports_to_the_same_bytes_whatever_form_it_was_imported_in() {
+    for (source, sizes) in [(TIED, &[1, 2][..]), (UNTIED, &[1, 2, 4])] {
+        let mut first: Option<MemoryStore> = None;
+        for &tp in sizes {
+            for pp in [1, 3] {
+                for axis in [LayerAxis::Stacked, LayerAxis::PerLayer] {
+                    let options = on(tp, pp, axis);
+                    let run = import(family().as_ref(), on_disk(source), &options).unwrap();
+                    let run: Arc<dyn Store> = Arc::new(run);
+                    let options = ExportOptions::default();
+                    let exported = export(family().as_ref(), run, None, &options).unwrap();
+                    assert_eq!(hugging_face(&exported), tensors(on_disk(source).as_ref()));
+                    let first = first.get_or_insert_with(|| exported.clone());
+                    assert_same_files(first, &exported);
+                    assert_same_files(&exported, first);
+                }
+            }
+        }
+    }
+}
+
+/// Counted here, element by element, and not by pieces.
+#[test]
+fn the_rows_of_the_fused_matrix_go_group_by_group() {
+    for (source, heads, groups) in [(TIED, 8, 2), (UNTIED, 4, 4)] {
+        let directory = tensors(on_disk(source).as_ref());
+        let run = import(family().as_ref(), on_disk(source), &Options::default()).unwrap();
+        let (dtype, shape, fused) =
+            &megatron(&iteration(Arc::new(run)))["decoder.layers.self_attention.linear_qkv.weight"];
+        let (head, row) = (16, 64 * 2);
+        assert_eq!((*dtype, shape[0]), (Dtype::Bf16, 3));
+        let mut expected = Vec::new();
+        for layer in 0..3 {
+            let rows = |name: &str, number: usize| -> Vec<u8> {
+                let name = format!("model.layers.{layer}.self_attn.{name}_proj.weight");
+                directory[&name].2[number * head * row..][..head * row].to_vec()
+            };
+            for group in 0..groups {
+                for query in 0..heads / groups {
+                    expected.extend(rows("q", group * (heads / groups) + query));
+                }
+                expected.extend(rows("k", group));
+                expected.extend(rows("v", group));
+            }
+        }
+        assert_eq!(*fused, expected, "{source}");
+    }
+}
+
+#[test]
+fn a_mesh_that_parts_a_group_is_refused_with_those_that_do_not() {
+    for (source, tp, said) in [
+        (
+            TIED,
+            4,
+            "--tp 4 does not divide 2 query groups; valid for this model: 1, 2",
+        ),
+        (
+            TIED,
+            8,
+            "--tp 8 does not divide 2 query groups; valid for this model: 1, 2",
+        ),
+        (
+            UNTIED,
+            3,
+            "--tp 3 does not divide 160 vocabulary rows, 4 query groups; valid for this model: 1, 2, 4",
+        ),
+    ] {
+        let message = refused(in_memory(source), &on(tp, 1, LayerAxis::Stacked));
+        assert_eq!(message, said);
+    }
+    let dense = Options {
+        mesh: Mesh {
+            ep: 2,
+            ..Mesh::SINGLE
+        },
+        ..Options::default()
+    };
+    let message = refused(in_memory(TIED), &dense);
+    assert_eq!(
+        message,
+        "--ep 2 finds nothing to divide; valid for this model: 1"
+    );
+}
+
+#[test]
+fn stages_are_equal_or_as_the_user_deals_them() {
+    let message = refused(in_memory(TIED), &on(1, 2, LayerAxis::Stacked));
+    assert_eq!(
+        message,
+        "--pp 2 does not divide 3 layers; valid for this model: 1, 3, or any other with --pipeline"
+    );
+    let dealt = Options {
+        stages: StageChoice::Layers(vec![2, 1]),
+        ..on(1, 2, LayerAxis::Stacked)
+    };
+    let plan = ImportPlan::new(family().as_ref(), on_disk(TIED), &dealt).unwrap();
+    let layers: Vec<u64> = plan
+        .summary()
+        .stages
+        .iter()
+        .map(|stage| stage.layers)
+        .collect();
+    assert_eq!(layers, [2, 1]);
+    let run = import(family().as_ref(), on_disk(TIED), &dealt).unwrap();
+    let config = String::from_utf8(run.bytes("iter_0000000/run_config.yaml").unwrap()).unwrap();
+    assert!(
+        config.contains("pipeline_model_parallel_layout: Et*2|t*1L\n"),
+        "{config}"
+    );
+}
+
+/// A rank of each stage holds what the real model's ranks registered, the copy of a tied embedding on the last one included.
+#[test]
+fn a_rank_holds_the_params_that_a_rank_of_the_real_model_has() {
+    for golden in &REAL {
+        let plan = ImportPlan::new(family().as_ref(), on_disk(golden.source), &golden.options());
+        let stages = plan.unwrap().summary().stages.clone();
+        let manifest = golden.manifest();
+        let ranks = manifest["ranks"].as_array().unwrap();
+        assert_eq!(ranks.len() as u64, golden.mesh.tp * golden.mesh.pp);
+        for (number, rank) in ranks.iter().enumerate() {
+            let stage = &stages[number / golden.mesh.tp as usize];
+            let params = rank["parameters"].as_object().unwrap();
+            assert_eq!(
+                stage.params,
+                params.len() as u64,
+                "rank {number} of {}",
+                golden.name
+            );
+            let bytes = params.values().map(|param| {
+                let shape: Vec<u64> = serde_json::from_value(param["shape"].clone()).unwrap();
+                2 * shape.iter().product::<u64>()
+            });
+            assert_eq!(
+                stage.rank_bytes,
+                bytes.sum::<u64>(),
+                "rank {number} of {}",
+                golden.name
+            );
+        }
+    }
+}
+
+#[test]
+fn a_tied_head_that_is_stored_all_the_same_is_compared_and_not_carried() {
+    let with_head = |edit: &dyn Fn(&mut Vec<u8>)| {
+        let source = in_memory(TIED);
+        let mut values = tensors(&source);
+        let mut head = values["model.embed_tokens.weight"].clone();
+        edit(&mut head.2);
+        values.insert("lm_head.weight".to_owned(), head);
+        source
+            .insert("model.safetensors", written(&values))
+            .unwrap();
+        source
+    };
+    let copied = with_head(&|_| {});
+    let plan = ImportPlan::new(
+        family().as_ref(),
+        Arc::new(copied.clone()),
+        &Options::default(),
+    );
+    let skipped = &plan.unwrap().summary().skipped.clone()[0];
+    assert_eq!(
+        (skipped.reason.as_str(), skipped.tensors),
+        ("lm_head.weight is model.embed_tokens.weight once more", 1)
+    );
+    let run = import(
+        family().as_ref(),
+        Arc::new(copied.clone()),
+        &Options::default(),
+    )
+    .unwrap();
+    assert_tensors(&REAL[0], run.clone());
+    assert!(compare(&copied, &run).is_empty());
+
+    let other = with_head(&|bytes| bytes[2 * (64 * 3 + 5)] ^= 1);
+    let error = import(
+        family().as_ref(),
+        Arc::new(other.clone()),
+        &Options::default(),
+    )
+    .unwrap_err();
+    assert_eq!(error.slug(), "engine/copy");
+    assert_eq!(
+        error.to_string(),
+        "lm_head.weight differs from model.embed_tokens.weight, which the config says it repeats, from element [3, 5] on \
+         (model.safetensors)"
+    );
+    let findings = compare(&other, &run);
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(
+        findings[0].starts_with("ours: lm_head.weight differs"),
+        "{findings:?}"
+    );
+    let ignoring = Options {
+        ignore: vec!["lm_head.*".to_owned()],
+        ..Options::default()
+    };
+    let run = import(family().as_ref(), Arc::new(other), &ignoring).unwrap();
+    assert_tensors(&REAL[0], run);
+}
+
+/// The findings of a verification, which says equal if there are none.
+fn compare(ours: &MemoryStore, theirs: &MemoryStore) -> Vec<String> {
+    let family = family();
+    let open = |store: &MemoryStore| VerifySource::open(Arc::new(store.clone())).unwrap();
+    let (ours, theirs) = (open(ours), open(theirs));
+    let config = ours.config().unwrap();
+    let contents = |source| Contents::new(source, config, family.as_ref()).unwrap();
+    let options = VerifyOptions::default();
+    let report = verify(&contents(&ours), &contents(&theirs), &options, &Silent).unwrap();
+    assert_eq!(
+        report.is_equal,
+        report.findings.is_empty() && report.differences.is_empty()
+    );
+    report.findings
+}
+
+fn written(values: &Values) -> Vec<u8> {
+    let views = values.iter().map(|(name, (dtype, shape, bytes))| {
+        assert_eq!(*dtype, Dtype::Bf16);
+        let shape = shape.iter().map(|&extent| extent as usize).collect();
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape, bytes);
+        (name, view.unwrap())
+    });
+    safetensors::serialize(views, None).unwrap()
+}
+
+/// A value that differs in two groups of one tensor is one tensor that differs.
+#[test]
+fn a_tensor_that_is_taken_apart_is_counted_once() {
+    let source = in_memory(TIED);
+    let mut values = tensors(&source);
+    let name = "model.layers.1.self_attn.q_proj.weight";
+    let bytes = &mut values.get_mut(name).unwrap().2;
+    for row in [3, 100] {
+        bytes[row * 128 + 7] ^= 0x40;
+    }
+    source
+        .insert("model.safetensors", written(&values))
+        .unwrap();
+    let family = family();
+    let run = import(family.as_ref(), on_disk(TIED), &Options::default()).unwrap();
+    let open = |store: MemoryStore| VerifySource::open(Arc::new(store)).unwrap();
+    let (ours, theirs) = (open(source), open(run));
+    let config = ours.config().unwrap();
+    let contents = |source| Contents::new(source, config, family.as_ref()).unwrap();
+    let options = VerifyOptions::default();
+    let report = verify(&contents(&ours), &contents(&theirs), &options, &Silent).unwrap();
+    assert_eq!((report.tensors, report.differences.len()), (35, 1));
+    let difference = &report.differences[0];
+    assert_eq!(
+        (
+            difference.tensor.as_str(),
+            difference.elements,
+            difference.of
+        ),
+        (name, 2, 128 * 64)
+    );
+    assert_eq!(difference.first, [3, 3]);
+}
+
+#[test]
+fn published_configs_and_those_of_newer_transformers_say_the_same() {
+    let newer: Value =
+        serde_json::from_slice(&std::fs::read(fixture("qwen3/tiny-tied/config.json")).unwrap())
+            .unwrap();
+    let mut published = newer.clone();
+    let fields = published.as_object_mut().unwrap();
+    for key in ["rope_parameters", "dtype", "layer_types"] {
+        fields.remove(key).unwrap();
+    }
+    fields.insert("rope_theta".to_owned(), json!(1_000_000));
+    fields.insert("rope_scaling".to_owned(), Value::Null);
+    fields.insert("torch_dtype".to_owned(), json!("bfloat16"));
+    let source = in_memory(TIED);
+    source
+        .insert("config.json", serde_json::to_vec(&published).unwrap())
+        .unwrap();
+    let run = import(family().as_ref(), Arc::new(source), &Options::default()).unwrap();
+    assert!(assert_provider(&REAL[0], &run, &[]) >= 30);
+}
+
+#[test]
+fn what_would_be_another_model_is_refused_by_name() {
+    for (key, value, said) in [
+        ("attention_bias", json!(true), "attention_bias"),
+        ("hidden_act", json!("gelu"), "hidden_act"),
+        ("use_sliding_window", json!(true), "use_sliding_window"),
+        (
+            "layer_types",
+            json!(["full_attention", "sliding_attention", "full_attention"]),
+            "layer_types",
+        ),
+        ("layer_types", json!(["full_attention"]), "layer_types"),
+        (
+            "num_key_value_heads",
+            json!(3),
+            "a divisor of num_attention_heads 8",
+        ),
+        ("num_key_value_heads", json!(0), "num_key_value_heads"),
+        ("head_dim", json!(15), "an even number"),
+        ("head_dim", Value::Null, "head_dim"),
+        ("tie_word_embeddings", json!("yes"), "true or false"),
+        (
+            "quantization_config",
+            json!({"quant_method": "fp8"}),
+            "quantization_config",
+        ),
+        (
+            "rope_parameters",
+            json!({"rope_theta": 1e6, "rope_type": "yarn", "factor": 4.0}),
+            "rope_parameters.rope_type",
+        ),
+        ("num_hidden_layers", json!(1001), "num_hidden_layers"),
+    ] {
+        let source = in_memory(TIED);
+        let mut config: Value =
+            serde_json::from_slice(&source.bytes("config.json").unwrap()).unwrap();
+        config[key] = value.clone();
+        source
+            .insert("config.json", serde_json::to_vec(&config).unwrap())
+            .unwrap();
+        let message = refused(source, &Options::default());
+        assert!(message.contains(said), "{key}={value}: {message}");
+    }
+}
+
+#[test]
+fn what_a_user_may_not_set_is_refused_and_what_trains_is_written() {
+    let set = |field: &str, value: Value| Options {
+        settings: [(field.to_owned(), value)].into_iter().collect(),
+        ..Options::default()
+    };
+    for (field, value, said) in [
+        (
+            "num_query_groups",
+            json!(4),
+            "the config and the family decide it; supported: 2",
+        ),
+        (
+            "hetereogenous_dist_checkpoint",
+            json!(true),
+            "--layer-axis decides it",
+        ),
+        (
+            "heterogeneous_block_specs",
+            json!(true),
+            "all layers are alike",
+        ),
+        (
+            "moe_layer_freq",
+            json!([1, 0, 1]),
+            "all layers are alike; supported: 1",
+        ),
+        ("window_size", json!([128, 0]), "another attention"),
+        ("should_pad_vocab", json!(true), "--pad-vocab decides it"),
+        ("seq_length", json!(0), "a whole number from 1"),
+    ] {
+        let message = refused(in_memory(TIED), &set(field, value));
+        assert!(message.contains(said), "{field}: {message}");
+    }
+    for (field, value) in [
+        ("seq_length", json!(64)),
+        ("sequence_parallel", json!(true)),
+        ("fp8", json!("hybrid")),
+    ] {
+        assert!(
+            import(family().as_ref(), on_disk(TIED), &set(field, value)).is_ok(),
+            "{field}"
+        );
+    }
+}
+
+/// Both families, loaded, asked for both models.
+#[test]
+fn each_family_takes_its_own_beside_the_other() {
+    let libraries = ["rialto_qwen3", "rialto_glm5"].map(rialto_tests::built_library);
+    let path = libraries
+        .into_iter()
+        .fold(SearchPath::new(), SearchPath::plugin);
+    let registry = Registry::search(&path).unwrap();
+    for (source, name) in [
+        (TIED, "qwen3"),
+        (UNTIED, "qwen3"),
+        ("glm52-tiny", "glm5"),
+        ("glm53-tiny", "glm5"),
+    ] {
+        let config = rialto_engine::source_config(on_disk(source).as_ref()).unwrap();
+        let claimed = registry.claim(&config).unwrap();
+        assert_eq!(claimed.plugin.description().name, name, "{source}");
+        assert!(claimed.others.is_empty());
+    }
+}
+
+/// What a third party does: the example's files somewhere else, one line of its manifest changed.
+#[test]
+fn a_copy_outside_the_tree_builds_and_loads_beside_the_first_family() {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let example = tree.join("examples/plugin-qwen3");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("src")).unwrap();
+    for file in ["Cargo.toml", "Cargo.lock"] {
+        std::fs::copy(example.join(file), folder.path().join(file)).unwrap();
+    }
+    for file in std::fs::read_dir(example.join("src")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(
+            file.path(),
+            folder.path().join("src").join(file.file_name()),
+        )
+        .unwrap();
+    }
+    let manifest = std::fs::read_to_string(folder.path().join("Cargo.toml")).unwrap();
+    let sdk = tree.join("sdk/plugin").canonicalize().unwrap();
+    let (here, there) = ("\"../../sdk/plugin\"", format!("{sdk:?}"));
+    assert_eq!(manifest.matches("path =").count(), 1, "one line to change");
+    let manifest = manifest.replace(here, &there);
+    assert!(manifest.contains(&there));
+    std::fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
+    // Kept between runs: what it depends on is built once.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
+    let output = Command::new(env!("CARGO"))
+        .args(["build", "--locked", "--quiet", "--target-dir"])
+        .arg(&target)
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let outside = rialto_host::load(&target.join("debug/librialto_qwen3.so")).unwrap();
+    let glm5 = rialto_host::load(&rialto_tests::built_library("rialto_glm5")).unwrap();
+    for golden in [&REAL[1], &REAL[4]] {
+        assert_tensors(golden, golden.imported(outside.bridge().as_ref()));
+    }
+    assert_tensors(&GOLDENS[0], GOLDENS[0].imported(glm5.bridge().as_ref()));
+}
+
+/// Every tensor deleted, renamed or reshaped, and every key of a stacked checkpoint.
+#[test]
+fn what_is_missing_is_named() {
+    let names: Vec<String> = tensors(on_disk(TIED).as_ref()).into_keys().collect();
+    for name in &names {
+        let source = in_memory(TIED);
+        let mut values = tensors(&source);
+        let value = values.remove(name).unwrap();
+        source
+            .insert("model.safetensors", written(&values))
+            .unwrap();
+        let message = refused(source.clone(), &Options::default());
+        assert!(message.contains(&format!("{name} is missing")), "{message}");
+        values.insert(format!("{name}_old"), value);
+        source
+            .insert("model.safetensors", written(&values))
+            .unwrap();
+        let message = refused(source, &Options::default());
+        assert!(
+            message.contains(&format!("{name} is missing"))
+                && message.contains(&format!("{name}_old")),
+            "{message}"
+        );
+    }
+    assert_eq!(names.len(), 35);
+}
+
+/// A directory on disk is as good as one in memory.
+#[test]
+fn the_fixture_directories_hold_what_transformers_saved() {
+    for (source, count) in [(TIED, 35), (UNTIED, 36)] {
+        let store = LocalStore::open(fixture(source)).unwrap();
+        assert_eq!(tensors(&store).len(), count);
+    }
+}
