@@ -24,17 +24,12 @@ import yaml
 from torch.distributed.checkpoint.metadata import TensorProperties, TensorStorageMetadata
 
 from check_torch_dist import poison, raw, resolve
-from families import FAMILIES
+from families import FAMILIES, PARALLEL
 from report import Report
 
 # The one object of the fixture that has become a file: Megatron-Core since 0.17 keeps the common state in it.
 COMMON = "common_state/shard_0_1"
 DESCRIPTION = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}
-
-# In the order of a mesh.
-PARALLEL = """
-    tensor_model_parallel_size pipeline_model_parallel_size expert_model_parallel_size expert_tensor_parallel_size
-""".split()
 
 
 def read_metadata(root):
@@ -215,7 +210,7 @@ def check_run_config(path, their_path, family, mesh, padding, report):
         elif found := difference(ours[field], theirs[field], f"model.{field}"):
             report.bad(f"run_config.yaml: {found}")
     # Of the mesh, or where none is given of the fixture.
-    for field, size in zip(PARALLEL, mesh or [theirs[field] for field in PARALLEL]):
+    for field, size in zip(PARALLEL, family.parallel(mesh) if mesh else [theirs[field] for field in PARALLEL]):
         if found := difference(ours.get(field), size, f"model.{field}"):
             report.bad(f"run_config.yaml: {found}")
     for problem in family.stages(ours, theirs, mesh):

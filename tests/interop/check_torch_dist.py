@@ -16,7 +16,7 @@ EXPECTED  a .safetensors file, a directory of them (with or without index), or a
    that the block makes by the checkpoint's content metadata, its extra states among them.
 Compares name set, shape, dtype and bits. Exit 0 when everything matches, 1 otherwise, 2 on usage errors.
 """
-import argparse, hashlib, io, json, os, struct, sys, tempfile, time, traceback, warnings, zipfile
+import argparse, io, json, os, struct, sys, tempfile, time, traceback, warnings, zipfile
 
 warnings.filterwarnings("ignore")
 import torch

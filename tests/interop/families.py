@@ -17,6 +17,12 @@ class Padding:
     divisible_by: int
 
 
+# Fields in the order of a mesh.
+PARALLEL = """
+    tensor_model_parallel_size pipeline_model_parallel_size expert_model_parallel_size expert_tensor_parallel_size
+""".split()
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     # From a Hugging Face directory, and whether the prediction layers are left out: the tensors that an export of it holds.
@@ -27,6 +33,8 @@ class Family:
     same_value: list
     # Fields whose type may differ, each with its reason.
     other_type: dict
+    # From a mesh: the value of each field of PARALLEL.
+    parallel: Callable
     # From the model sections of ours and of the real one, and the mesh if it is not that of the real one: what is wrong with the layers of the
     # stages.
     stages: Callable
@@ -68,6 +76,7 @@ GLM5 = Family(
         share_embeddings_and_output_weights should_pad_vocab v_head_dim vocab_size
     """.split(),
     other_type={"moe_layer_freq": "one flag for each layer here; the provider behind the fixture left the default, one number"},
+    parallel=lambda mesh: mesh,
     stages=pattern,
     stage_fields=["hybrid_layer_pattern"],
     padding=Padding(expected.PADDED, expected.padded_size, expected.DIVISIBLE_BY),
@@ -104,6 +113,8 @@ QWEN3 = Family(
         share_embeddings_and_output_weights should_pad_vocab vocab_size
     """.split(),
     other_type={},
+    # There are no experts, so no mesh says how their tensors are divided: Megatron then fills in the tensor parallel size.
+    parallel=lambda mesh: [*mesh[:3], mesh[0]],
     stages=even,
     stage_fields=UNEVEN,
     padding=None,

@@ -1,5 +1,5 @@
 """Faults in conversions of Qwen3, and the checks that must see them."""
-import argparse, os
+import argparse, dataclasses, os
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -7,7 +7,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 
 import check_export, check_import, check_ranks, check_same, check_torch_dist, expected_qwen3
 from damage import *
-from families import QWEN3
+from families import PARALLEL, QWEN3
 
 EMBEDDING = "embedding.word_embeddings.weight"
 HEAD = "output_layer.weight"
@@ -57,7 +57,7 @@ def scenes(at):
         "expected of a file": (manifest(at["cut_fixture"]), lambda copy, report: expected_qwen3.check_file(at["source"], False, copy, report)),
         # Untied, on a mesh that no real checkpoint has.
         "torch_dist, untied": (at["untied_run"], lambda copy, report: by_torch_dist(copy, at["untied_expected"], report)),
-        "import by rule": (at["untied_run"], lambda copy, report: check_import.check(copy, at["untied_fixture"], QWEN3, report, [4, 1, 1, 4])),
+        "import by rule": (at["untied_run"], lambda copy, report: check_import.check(copy, at["untied_fixture"], QWEN3, report, [4, 1, 1, 1])),
         "ranks, untied": (at["untied_run"], lambda copy, report: check_ranks.check(copy, at["untied_expected"], manifest(at["untied_fixture"]), QWEN3, report)),
         "export, untied": (at["untied_exported"], lambda copy, report: check_export.check(copy, at["untied_source"], QWEN3, False, None, report)),
         # Untied, with names for each layer.
@@ -187,7 +187,7 @@ def gate_and_up_together(chunks):
 
 # --- run_config.yaml, a field at a time ---
 
-FIELDS = [*QWEN3.same_value, *check_import.PARALLEL]
+FIELDS = [*QWEN3.same_value, *PARALLEL]
 
 
 def other(value):
@@ -202,12 +202,13 @@ def other(value):
 FIELD_FAULTS = [
     *[("import", f"model.{name}", f"another {name}", provider(lambda model, name=name: model.update({name: other(model[name])}))) for name in FIELDS],
     *[("import", f"model.{name} is absent", f"no {name}", provider(lambda model, name=name: model.pop(name))) for name in QWEN3.same_value],
-    *[("import", f"model.{name} is None", f"no {name}", provider(lambda model, name=name: model.pop(name))) for name in check_import.PARALLEL],
+    *[("import", f"model.{name} is None", f"no {name}", provider(lambda model, name=name: model.pop(name))) for name in PARALLEL],
     ("import", "layernorm_epsilon is the text", "a number that YAML reads as text", provider(lambda model: model.update(layernorm_epsilon="1e-06"))),
     ("import", "rotary_base is 1000000 (int)", "a number without a point", provider(lambda model: model.update(rotary_base=1000000))),
     ("import, cut", "num_layers_in_first_pipeline_stage", "stages of other sizes", provider(lambda model: model.update(num_layers_in_first_pipeline_stage=2))),
     ("import, cut", "do not share evenly", "layers that the stages do not share evenly", provider(lambda model: model.update(num_layers=4))),
-    ("import by rule", "tensor_model_parallel_size", "the mesh of the real checkpoint", provider(lambda model: model.update(tensor_model_parallel_size=1))),
+    ("import by rule", "expert_tensor_parallel_size is 1, expected 4", "another size for experts than Megatron fills in", provider(lambda model: model.update(expert_tensor_parallel_size=1))),
+    ("import by rule", "model.tensor_model_parallel_size is 1, expected 4", "the mesh of the real checkpoint", provider(lambda model: model.update(tensor_model_parallel_size=1))),
 ]
 
 

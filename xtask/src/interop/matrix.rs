@@ -206,7 +206,6 @@ pub(crate) const MODELS: [Model; 7] = [
         imports: &[on([1, 1, 1, 1]), on([1, 2, 5, 2])],
         changed_by_export: &[KEPT_CONFIG],
     },
-    // Expert-tensor sizes are those of tensors: so Megatron-Bridge writes them where nothing else is said.
     Model {
         family: QWEN3,
         source: "qwen3/tiny-tied",
@@ -214,9 +213,9 @@ pub(crate) const MODELS: [Model; 7] = [
         dequantized: None,
         goldens: &[
             golden("qwen3-tied-tp1", [1, 1, 1, 1]),
-            golden("qwen3-tied-tp2pp3", [2, 3, 1, 2]),
+            golden("qwen3-tied-tp2pp3", [2, 3, 1, 1]),
         ],
-        imports: &[on([1, 1, 1, 1]), on([2, 3, 1, 2])],
+        imports: &[on([1, 1, 1, 1]), on([2, 3, 1, 1])],
         changed_by_export: &[],
     },
     Model {
@@ -226,7 +225,7 @@ pub(crate) const MODELS: [Model; 7] = [
         dequantized: None,
         goldens: &[
             golden("qwen3-untied-tp1", [1, 1, 1, 1]),
-            golden("qwen3-untied-tp2", [2, 1, 1, 2]),
+            golden("qwen3-untied-tp2", [2, 1, 1, 1]),
             Golden {
                 layers: Layers::Each,
                 ..golden("qwen3-untied-perlayer-tp1", [1, 1, 1, 1])
@@ -234,8 +233,8 @@ pub(crate) const MODELS: [Model; 7] = [
         ],
         imports: &[
             on([1, 1, 1, 1]),
-            on([2, 1, 1, 2]),
-            on([4, 1, 1, 4]),
+            on([2, 1, 1, 1]),
+            on([4, 1, 1, 1]),
             Import {
                 layers: Layers::Each,
                 ..on([1, 1, 1, 1])
