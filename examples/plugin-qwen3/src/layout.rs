@@ -34,6 +34,9 @@ impl PipelineMapping for Qwen3 {
             return Err(Error::Pipeline { faults, valid });
         }
         let mut provider = fields(json!({
+            "expert_model_parallel_size": mesh.ep,
+            // There are no experts to divide; Megatron then fills in the tensor parallel size.
+            "expert_tensor_parallel_size": mesh.tp,
             "pipeline_model_parallel_size": mesh.pp,
             "tensor_model_parallel_size": mesh.tp,
         }));

@@ -33,7 +33,6 @@ const RULES: SettingRules<'_> = SettingRules {
             BY_PIPELINE,
         ),
         ("attention_output_gate", &["false"], NO_SUCH_PARAMS),
-        ("expert_model_parallel_size", &["1"], NO_SUCH_PARAMS),
         (
             "hetereogenous_dist_checkpoint",
             &["false"],
