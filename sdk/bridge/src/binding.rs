@@ -507,3 +507,6 @@ fn missing_violation(name: &str, shape: &Shape, rule: &RuleInfo) -> Violation {
         rule: rule.name.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;
