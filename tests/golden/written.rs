@@ -46,12 +46,15 @@ pub(crate) enum Cut {
     Whole,
     /// One row, a third of the rows, the rest.
     Uneven,
+    /// Two rows, then the rest.
+    Two,
 }
 
 impl Cut {
     fn regions(self, shape: &[u64]) -> Vec<Region> {
         let rows = match (self, shape.first()) {
             (Cut::Uneven, Some(&rows)) if rows > 3 => vec![0, 1, 1 + rows / 3, rows],
+            (Cut::Two, Some(&rows)) if rows > 2 => vec![0, 2, rows],
             _ => return vec![Region::whole(&Shape::new(shape))],
         };
         let cut = |bounds: &[u64]| {

@@ -1,0 +1,136 @@
+//! Checkpoints that hold something else than they should, or hold it otherwise.
+
+use std::sync::Arc;
+
+use rialto_checkpoint::store::MemoryStore;
+use rialto_engine::{Error, ExportOptions, Options};
+
+use super::{REAL, TIED, UNTIED, family, refused, tensors};
+use crate::world::{
+    Values, delete, double, export, hugging_face, iteration, megatron, on_disk, rename,
+};
+use crate::written::{self, Cut};
+
+/// Every tensor deleted, renamed or reshaped, and every key of a stacked checkpoint.
+#[test]
+fn what_is_missing_is_named() {
+    let all = tensors(on_disk(TIED).as_ref());
+    let names: Vec<String> = all.keys().cloned().collect();
+    let said = |values: &Values| refused(written::hugging_face(TIED, values), &Options::default());
+    for name in &names {
+        let missing = format!("{name} is missing");
+        let mut values = all.clone();
+        delete(&mut values, name);
+        assert!(said(&values).contains(&missing), "{name}");
+        let mut values = all.clone();
+        rename(&mut values, name);
+        let message = said(&values);
+        assert!(
+            message.contains(&missing) && message.contains(&format!("{name}_old")),
+            "{message}"
+        );
+        let mut values = all.clone();
+        double(&mut values, name);
+        assert!(said(&values).contains(&format!("{name}.copy")), "{name}");
+    }
+    assert_eq!(names.len(), 35);
+}
+
+/// Exports tensors that lie as `cut` says, in a checkpoint without a config.
+fn exported(values: &Values, cut: Cut, source: &'static str) -> Result<MemoryStore, Error> {
+    let run = Arc::new(written::megatron(values, cut));
+    let options = ExportOptions::default();
+    export(family().as_ref(), run, Some(on_disk(source)), &options)
+}
+
+/// Programs other than Megatron write a stack as one chunk, or in chunks of several layers.
+#[test]
+fn a_stack_is_read_however_it_is_cut() {
+    for golden in [&REAL[0], &REAL[2]] {
+        let values = megatron(&iteration(golden.run()));
+        for cut in [Cut::Whole, Cut::Two] {
+            let exported = exported(&values, cut, golden.source).unwrap();
+            let source = tensors(on_disk(golden.source).as_ref());
+            assert_eq!(hugging_face(&exported), source, "{cut:?}");
+        }
+    }
+}
+
+/// `singleton_local_shards`: gate and up have a key each.
+#[test]
+fn gate_and_up_may_have_a_key_each() {
+    let golden = &REAL[4];
+    let mut values = megatron(&iteration(golden.run()));
+    for layer in 0..3 {
+        let key = format!("decoder.layers.{layer}.mlp.linear_fc1.weight");
+        let (dtype, shape, bytes) = values.remove(&key).unwrap();
+        assert_eq!(shape, [192, 64]);
+        for (half, bytes) in ["w", "v"].into_iter().zip(bytes.chunks(96 * 64 * 2)) {
+            let half = format!("{key}_{half}");
+            values.insert(half, (dtype, vec![96, 64], bytes.to_vec()));
+        }
+    }
+    let exported = exported(&values, Cut::Whole, golden.source).unwrap();
+    let source = tensors(on_disk(golden.source).as_ref());
+    assert_eq!(hugging_face(&exported), source);
+}
+
+/// Every key of a checkpoint in either form.
+#[test]
+fn a_key_that_is_not_as_it_should_be_is_named() {
+    for golden in [&REAL[0], &REAL[4]] {
+        let all = megatron(&iteration(golden.run()));
+        let said = |values: &Values| {
+            let exported = exported(values, Cut::Whole, golden.source);
+            exported.map(|_| ()).unwrap_err().to_string()
+        };
+        for (name, (_, shape, bytes)) in &all {
+            let mut values = all.clone();
+            delete(&mut values, name);
+            assert!(
+                said(&values).contains(&format!("{name} is missing")),
+                "{name}"
+            );
+            let mut values = all.clone();
+            rename(&mut values, name);
+            assert!(said(&values).contains(&format!("{name}_old")), "{name}");
+            let mut values = all.clone();
+            // One layer, or one row, less. More rows of a vocabulary are padding, fewer are none.
+            let less = [&[shape[0] - 1], &shape[1..]].concat();
+            let row = bytes.len() / shape[0] as usize;
+            let value = values.get_mut(name).unwrap();
+            (value.1, value.2) = (less, bytes[row..].to_vec());
+            let message = said(&values);
+            assert!(message.contains(&format!("{name} has shape")), "{message}");
+        }
+    }
+}
+
+/// Both forms of one param, and one layer in the form of the others' past.
+#[test]
+fn a_mixture_of_the_two_forms_is_refused() {
+    let stacked = megatron(&iteration(REAL[2].run()));
+    let single = megatron(&iteration(REAL[4].run()));
+    let extra = "decoder.layers.1.mlp.linear_fc2.weight";
+    let mut values = stacked.clone();
+    values.insert(extra.to_owned(), single[extra].clone());
+    let message = exported(&values, Cut::Whole, UNTIED)
+        .map(|_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains(&format!("{extra} (BF16 [64, 96]")),
+        "{message}"
+    );
+    let key = "decoder.layers.mlp.linear_fc2.weight";
+    let mut values = single;
+    values.insert(key.to_owned(), stacked[key].clone());
+    let message = exported(&values, Cut::Whole, UNTIED)
+        .map(|_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains(&format!("{key} (BF16 [3, 64, 96]")),
+        "{message}"
+    );
+}
