@@ -149,3 +149,41 @@ fn the_releases_of_the_family_are_named_in_one_table_only() {
         assert_eq!(release_names(text), [""; 0], "{text}");
     }
 }
+
+/// The code blocks of a page in one language.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("```{language}\n");
+    let blocks = page.split(fence.as_str()).skip(1);
+    blocks
+        .map(|block| block.split("```").next().unwrap_or_default())
+        .collect()
+}
+
+#[test]
+fn the_story_of_a_plugin_has_ten_steps_and_quotes_the_plugin() {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = std::fs::read_to_string(tree.join("docs/writing-a-plugin.md")).expect("the page");
+    let steps: Vec<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("## "))
+        .collect();
+    assert_eq!(steps.len(), 10);
+    for (number, step) in (1..).zip(steps) {
+        assert!(step.starts_with(&format!("## {number}. ")), "{step}");
+    }
+    let example = tree.join("examples/plugin-qwen3");
+    let mut sources = std::fs::read_to_string(example.join("Cargo.toml")).expect("a manifest");
+    for file in std::fs::read_dir(example.join("src")).expect("sources") {
+        let path = file.expect("a file").path();
+        sources += &std::fs::read_to_string(path).expect("text");
+    }
+    let rust = blocks(&page, "rust");
+    assert!(rust.len() >= 7, "{} blocks", rust.len());
+    for block in rust {
+        assert!(sources.contains(block), "no longer in the plugin:\n{block}");
+    }
+    let toml = blocks(&page, "toml");
+    for line in toml.iter().flat_map(|block| block.lines()) {
+        assert!(sources.contains(line), "no longer in the manifest: {line}");
+    }
+}
