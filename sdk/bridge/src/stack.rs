@@ -337,11 +337,11 @@ mod tests {
         for values in [&[1, 2, 3][..], &[0, 2, 4], &[0, 1, 1]] {
             assert!(over(values).is_err(), "{values:?}");
         }
-        // Nor do two rules share one.
+        // Nor do two rules share one, though no param is of both.
         let mut other = rule();
-        other.scope = Scope::new().index("i", 0..3);
-        other.param = "decoder.layers.{i}.fc.weight".to_owned();
+        other.param = "decoder.{i}.layers.fc.weight".to_owned();
         other.name = "other".to_owned();
+        (other.state, other.param_forms) = (None, Vec::new());
         other.parts = vec![Part::new("other.{i}", [4, 2])];
         let error = map([rule(), other]).resolve().unwrap_err();
         assert!(
