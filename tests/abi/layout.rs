@@ -16,7 +16,7 @@ fn every_table_stands_as_it_was_kept() {
         let fields = table
             .fields
             .iter()
-            .map(|(name, offset)| ((*name).to_owned(), json!(offset)));
+            .map(|field| (field.name.to_owned(), json!(field.offset)));
         let layout = json!({
             "size": table.size,
             "align": table.align,
@@ -56,9 +56,9 @@ fn the_page_says_what_the_tables_and_the_errors_say() {
             .find(&head)
             .unwrap_or_else(|| panic!("{head:?} is not on the page"));
         let rows = page[at..].lines().skip(4).zip(table.fields);
-        for (row, (field, offset)) in rows {
+        for (row, field) in rows {
             assert!(
-                row.starts_with(&format!("| {offset} | `{field}` |")),
+                row.starts_with(&format!("| {} | `{}` |", field.offset, field.name)),
                 "{}: {row}",
                 table.name
             );

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod handshake;
+mod header;
 mod layout;
 mod library;
 mod panics;

@@ -1,5 +1,6 @@
 //! What the suites share.
 
+pub mod compiler;
 pub mod published;
 pub mod sparse;
 

@@ -8,6 +8,7 @@ use std::ffi::c_void;
 
 use abi_stable::StableAbi;
 
+use crate::table::{codes, table};
 use crate::{BridgeHandle, HostTable, Status};
 
 /// Name of the exported symbol. Another meaning of the same fields would be another symbol.
@@ -32,45 +33,50 @@ pub const LAYOUT_VERSION: &str = "abi_stable 0.11.3";
 /// The target triple this crate was built for.
 pub const TARGET: &str = env!("RIALTO_TARGET");
 
-/// How a library's panics end.
-pub mod panic_strategy {
-    /// It has none: a library written in C.
-    pub const NONE: u32 = 0;
-    /// They unwind to the table entry, which turns them into [`code::PANIC`](crate::code::PANIC).
-    pub const UNWIND: u32 = 1;
-    /// They end the process. Such a library is refused.
-    pub const ABORT: u32 = 2;
+codes! {
+    /// How a library's panics end.
+    pub mod panic_strategy {
+        /// It has none: a library written in C.
+        pub const NONE: u32 = 0;
+        /// They unwind to the table entry, which turns them into [`code::PANIC`](crate::code::PANIC).
+        pub const UNWIND: u32 = 1;
+        /// They end the process. Such a library is refused.
+        pub const ABORT: u32 = 2;
+    }
 }
 
-/// What a plugin exports as [`SYMBOL`].
-#[repr(C)]
-#[derive(Clone, Copy, StableAbi)]
-pub struct PluginDecl {
-    /// [`MAGIC`].
-    pub magic: [u8; 8],
-    /// Size of this struct in bytes.
-    pub struct_size: u32,
-    /// [`ABI_MAJOR`] of the headers or crate the plugin was built with.
-    pub abi_major: u32,
-    /// [`ABI_MINOR`] of the same.
-    pub abi_minor: u32,
-    /// One of [`panic_strategy`].
-    pub panic_strategy: u32,
-    /// Target triple, NUL-padded: pointer width and endianness follow from it.
-    pub target: [u8; 64],
-    /// Version of the `rialto-abi` crate, NUL-padded; empty if there was none.
-    pub abi_crate_version: [u8; 32],
-    /// [`LAYOUT_VERSION`], NUL-padded; empty if there is no report.
-    pub layout_version: [u8; 32],
-    /// Name of the plugin's package, NUL-padded, UTF-8.
-    pub name: [u8; 64],
-    /// Its version, NUL-padded, UTF-8.
-    pub version: [u8; 64],
-    /// The layout report ([`layout::report`](crate::layout::report)); null if the author's language makes none.
-    pub layout: *const c_void,
-    /// Makes an instance. The host table stays valid for the life of the process. On [`code::OK`](crate::code::OK) the
-    /// handle is filled in; otherwise it is left alone. May be called from any thread, and more than once.
-    pub open: Option<unsafe extern "C" fn(*const HostTable, *mut BridgeHandle) -> Status>,
+table! {
+    "rialto_plugin_decl";
+    /// What a plugin exports as `rialto_plugin_v1`. Texts are padded with NUL.
+    #[repr(C)]
+    #[derive(Clone, Copy, StableAbi)]
+    pub struct PluginDecl {
+        /// [`MAGIC`], without a NUL.
+        pub magic: [u8; 8],
+        /// Size of this struct in bytes.
+        pub struct_size: u32,
+        /// [`ABI_MAJOR`] of the header or crate that the plugin was built with.
+        pub abi_major: u32,
+        /// [`ABI_MINOR`] of the same.
+        pub abi_minor: u32,
+        /// How its panics end: one of [`panic_strategy`].
+        pub panic_strategy: u32,
+        /// Target triple: pointer width and endianness follow from it.
+        pub target: [u8; 64],
+        /// Version of the `rialto-abi` crate; empty in C.
+        pub abi_crate_version: [u8; 32],
+        /// What made `layout` ([`LAYOUT_VERSION`]); empty in C.
+        pub layout_version: [u8; 32],
+        /// Name of the plugin's package, UTF-8.
+        pub name: [u8; 64],
+        /// Its version, UTF-8.
+        pub version: [u8; 64],
+        /// The layout report ([`layout::report`](crate::layout::report)); null in C, or wherever else none is made.
+        pub layout: *const c_void,
+        /// Makes an instance. The host table stays valid for the life of the process. On [`code::OK`](crate::code::OK) the
+        /// handle is filled in; otherwise it is left alone. May be called from any thread, and more than once.
+        pub open: Option<unsafe extern "C" fn(host: *const HostTable, handle: *mut BridgeHandle) -> Status>,
+    }
 }
 
 // SAFETY: a declaration is never written after it is made, and what `layout` points to is immutable static data of the

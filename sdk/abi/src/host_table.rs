@@ -5,39 +5,45 @@ use std::ffi::c_void;
 use abi_stable::StableAbi;
 
 use crate::RStr;
+use crate::table::{codes, table};
 
-/// Levels of [`HostTable::log`].
-pub mod level {
-    /// The run fails.
-    pub const ERROR: u32 = 1;
-    /// The result needs a look.
-    pub const WARN: u32 = 2;
-    /// A stage.
-    pub const INFO: u32 = 3;
-    /// A tensor.
-    pub const DEBUG: u32 = 4;
-    /// A byte range.
-    pub const TRACE: u32 = 5;
+codes! {
+    /// Levels of [`HostTable::log`].
+    pub mod level {
+        /// The run fails.
+        pub const ERROR: u32 = 1;
+        /// The result needs a look.
+        pub const WARN: u32 = 2;
+        /// A stage.
+        pub const INFO: u32 = 3;
+        /// A tensor.
+        pub const DEBUG: u32 = 4;
+        /// A byte range.
+        pub const TRACE: u32 = 5;
+    }
 }
 
-/// Given to [`PluginDecl::open`](crate::PluginDecl::open); valid and unchanged for the life of the process.
-#[repr(C)]
-#[derive(Clone, Copy, StableAbi)]
-pub struct HostTable {
-    /// Size of this struct in bytes.
-    pub struct_size: u32,
-    /// The contract's major number as the host has it.
-    pub abi_major: u32,
-    /// Its minor number.
-    pub abi_minor: u32,
-    /// 0.
-    pub reserved: u32,
-    /// JSON list of what the host can read in documents: `["rule/map/1"]`.
-    pub capabilities: RStr<'static>,
-    /// First argument of the entries below; opaque, may be null.
-    pub context: *mut c_void,
-    /// Takes one line of log: context, [`level`], target (the plugin's name, say), message. May be called from any thread.
-    pub log: unsafe extern "C" fn(*mut c_void, u32, RStr<'_>, RStr<'_>),
+table! {
+    "rialto_host_table";
+    /// What the host lends to [`PluginDecl::open`](crate::PluginDecl::open): valid and unchanged for the life of the process.
+    #[repr(C)]
+    #[derive(Clone, Copy, StableAbi)]
+    pub struct HostTable {
+        /// Size of this struct in bytes.
+        pub struct_size: u32,
+        /// The contract's major number as the host has it.
+        pub abi_major: u32,
+        /// Its minor number.
+        pub abi_minor: u32,
+        /// Always 0.
+        pub reserved: u32,
+        /// JSON list of what the host can read in documents: `["rule/map/1"]`, say.
+        pub capabilities: RStr<'static>,
+        /// First argument of the entries below; opaque, may be null.
+        pub context: *mut c_void,
+        /// Takes one line of log: its level is one of [`level`], its target the plugin's name, say. May be called from any thread.
+        pub log: unsafe extern "C" fn(context: *mut c_void, level: u32, target: RStr<'_>, message: RStr<'_>),
+    }
 }
 
 impl HostTable {

@@ -1,10 +1,9 @@
 //! Where every field stands, and whether two sides agree on it.
 //!
-//! Two things say so: [`TABLES`], plain numbers that a test compares with a kept file and that `docs/abi.md` prints; and
+//! Two things say so: [`TABLES`], plain numbers that a test compares with a kept file, that `docs/abi.md` prints and the C header is made of; and
 //! abi_stable's report, which a Rust plugin carries in its declaration and which names types as well as places.
 
 use std::ffi::c_void;
-use std::mem::offset_of;
 
 use abi_stable::StableAbi;
 use abi_stable::abi_stability::abi_checking::check_layout_compatibility;
@@ -15,47 +14,57 @@ use crate::{
     Status, TensorRef,
 };
 
-/// Size, alignment and offsets of one struct, in bytes.
+/// One struct that crosses: its places in bytes, and what its definition says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLayout {
     /// Name of the struct.
     pub name: &'static str,
+    /// Its name in C.
+    pub c_name: &'static str,
+    /// What is written about it.
+    pub about: &'static str,
     /// Its size.
     pub size: usize,
     /// Its alignment.
     pub align: usize,
-    /// Its fields with their offsets, in order.
-    pub fields: &'static [(&'static str, usize)],
+    /// Its fields, in order.
+    pub fields: &'static [FieldLayout],
 }
 
-macro_rules! table {
-    ($table:ident: $($field:ident)*) => {
-        TableLayout {
-            name: stringify!($table),
-            size: size_of::<$table>(),
-            align: align_of::<$table>(),
-            fields: &[$((stringify!($field), offset_of!($table, $field)),)*],
-        }
-    };
+/// One field of a struct that crosses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldLayout {
+    /// Its name, on both sides.
+    pub name: &'static str,
+    /// Where it begins.
+    pub offset: usize,
+    /// Its type as it is written in Rust; [`FieldLayout::in_c`] is the same in C.
+    pub written: &'static str,
+    /// What is written about it.
+    pub about: &'static str,
+}
+
+/// A number that stands for something, under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// Its name.
+    pub name: &'static str,
+    /// The number.
+    pub value: u32,
+    /// What is written about it.
+    pub about: &'static str,
 }
 
 /// Every struct that crosses. `RStr`, `RSlice` and `RSliceMut` are a pointer and a length.
 pub const TABLES: &[TableLayout] = &[
-    table!(PluginDecl: magic struct_size abi_major abi_minor panic_strategy target abi_crate_version layout_version
-        name version layout open),
-    table!(HostTable: struct_size abi_major abi_minor reserved capabilities context log),
-    table!(BridgeHandle: instance table),
-    table!(BridgeTable: describe claim map_config unmap_config weight_map placement pipeline_layout codecs
-        query_extension release),
-    table!(DequantizeTable: dequantize),
-    table!(TensorRef: dtype rank extents data len),
-    table!(Status: code detail),
-    TableLayout {
-        name: "OwnedBytes",
-        size: size_of::<OwnedBytes>(),
-        align: align_of::<OwnedBytes>(),
-        fields: OwnedBytes::FIELDS,
-    },
+    PluginDecl::LAYOUT,
+    HostTable::LAYOUT,
+    BridgeHandle::LAYOUT,
+    BridgeTable::LAYOUT,
+    DequantizeTable::LAYOUT,
+    TensorRef::LAYOUT,
+    Status::LAYOUT,
+    OwnedBytes::LAYOUT,
 ];
 
 // abi_stable keeps the fields of its views private; these are the places `docs/abi.md` promises to authors in C.

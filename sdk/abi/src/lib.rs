@@ -1,7 +1,7 @@
 //! The contract between rialto and its plugins: frozen C tables, borrowed views, status codes and the handshake.
 //!
 //! Floor 1 of the house: this crate imports no other crate of rialto. Only `rialto-plugin` (bridge to tables) and
-//! `rialto-host` (tables to bridge) import it; an author in C implements it from `docs/abi.md`.
+//! `rialto-host` (tables to bridge) import it; an author in C implements it from `include/rialto.h` and `docs/abi.md`.
 //!
 //! A published table never changes, not even at its end. New ability is a new table with its own id, asked for by name
 //! ([`BridgeTable::query_extension`]). Only plain parts cross: pointers, lengths, `u32` codes, and bytes that carry the
@@ -25,14 +25,17 @@
 //! | [`owned`] | bytes that cross with the function that frees them |
 //! | [`view`] | bytes, text and tensors that are lent for one call |
 //! | [`layout`] | where every field stands, and whether two sides agree |
+//! | [`header`] | the same for authors in C |
 
 pub mod bridge_table;
 pub mod decl;
 pub mod extension;
+pub mod header;
 pub mod host_table;
 pub mod layout;
 pub mod owned;
 pub mod status;
+mod table;
 pub mod view;
 
 pub use bridge_table::{BridgeHandle, BridgeTable};

@@ -6,18 +6,23 @@ use std::ptr;
 
 use abi_stable::StableAbi;
 
-/// Bytes made by one side and read by the other, which releases them by dropping this value.
-#[repr(C)]
-#[derive(StableAbi)]
-pub struct OwnedBytes {
-    /// First byte; null if there are none.
-    data: *mut u8,
-    /// How many there are.
-    len: u64,
-    /// Whatever `release` needs: the capacity in Rust, anything in C.
-    context: *mut c_void,
-    /// Frees the bytes; null if nothing has to be freed. Called at most once, from any thread.
-    release: Option<unsafe extern "C" fn(*mut u8, u64, *mut c_void)>,
+use crate::table::table;
+
+table! {
+    "rialto_owned";
+    /// Bytes that are handed over: the side that receives them releases them, in Rust by dropping this value.
+    #[repr(C)]
+    #[derive(StableAbi)]
+    pub struct OwnedBytes {
+        /// First byte; null if there are none.
+        data: *mut u8,
+        /// How many there are.
+        len: u64,
+        /// Whatever `release` needs: the capacity in Rust, anything in C.
+        context: *mut c_void,
+        /// Frees the bytes; null if nothing has to be freed. Called at most once, from any thread.
+        release: Option<unsafe extern "C" fn(data: *mut u8, len: u64, context: *mut c_void)>,
+    }
 }
 
 impl OwnedBytes {
@@ -77,16 +82,6 @@ impl std::fmt::Debug for OwnedBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "OwnedBytes({} bytes)", self.bytes().len())
     }
-}
-
-impl OwnedBytes {
-    /// Where the fields stand, for [`layout::TABLES`](crate::layout::TABLES).
-    pub(crate) const FIELDS: &'static [(&'static str, usize)] = &[
-        ("data", std::mem::offset_of!(OwnedBytes, data)),
-        ("len", std::mem::offset_of!(OwnedBytes, len)),
-        ("context", std::mem::offset_of!(OwnedBytes, context)),
-        ("release", std::mem::offset_of!(OwnedBytes, release)),
-    ];
 }
 
 #[cfg(test)]

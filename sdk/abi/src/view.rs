@@ -6,6 +6,8 @@
 use abi_stable::StableAbi;
 pub use abi_stable::std_types::{RSlice, RSliceMut, RStr};
 
+use crate::table::table;
+
 /// Codes of element types. A code keeps its meaning for ever.
 pub mod dtype {
     /// Code and safetensors name of every element type.
@@ -43,20 +45,23 @@ pub mod dtype {
     }
 }
 
-/// Dense, row-major tensor bytes that are lent for one call.
-#[repr(C)]
-#[derive(Clone, Copy, StableAbi)]
-pub struct TensorRef {
-    /// One of [`dtype::CODES`].
-    pub dtype: u32,
-    /// How many extents there are.
-    pub rank: u32,
-    /// The extents in elements, outermost first; may be null if `rank` is 0.
-    pub extents: *const u64,
-    /// The bytes; may be null if `len` is 0.
-    pub data: *const u8,
-    /// How many bytes there are: the product of the extents times the element size, which both sides check.
-    pub len: u64,
+table! {
+    "rialto_tensor";
+    /// Dense, row-major tensor bytes that are lent for one call.
+    #[repr(C)]
+    #[derive(Clone, Copy, StableAbi)]
+    pub struct TensorRef {
+        /// One of [`dtype::CODES`].
+        pub dtype: u32,
+        /// How many extents there are.
+        pub rank: u32,
+        /// The extents in elements, outermost first; may be null if `rank` is 0.
+        pub extents: *const u64,
+        /// The bytes; may be null if `len` is 0.
+        pub data: *const u8,
+        /// How many bytes there are: the product of the extents times the element size, which both sides check.
+        pub len: u64,
+    }
 }
 
 impl TensorRef {

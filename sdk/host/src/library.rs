@@ -118,15 +118,15 @@ impl Library {
             .iter()
             .find(|table| table.name == "BridgeTable")
             .expect("the list of tables has the one that every plugin must fill");
-        for &(entry, offset) in bridge.fields {
+        for entry in bridge.fields {
             let place = handle
                 .table
-                .wrapping_byte_add(offset)
+                .wrapping_byte_add(entry.offset)
                 .cast::<*const c_void>();
             // SAFETY: `open` said OK and a table is never smaller than its contract; the entry is read as an address.
             let address = unsafe { place.read() };
             if address.is_null() {
-                return Err(OpenFault::Null(entry));
+                return Err(OpenFault::Null(entry.name));
             }
         }
         // SAFETY: the table is valid for the life of the process, and no entry is null.

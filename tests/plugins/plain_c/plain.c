@@ -1,9 +1,9 @@
-/* A plugin in plain C: one matrix, answered from constant documents. RIALTO_TARGET is given by the build. */
+/* A plugin in plain C: one matrix, answered from constant documents. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "rialto_plugin.h"
+#include "rialto.h"
 
 static const rialto_host_table *host;
 
@@ -48,7 +48,7 @@ static rialto_status claim(void *instance, rialto_bytes request, rialto_owned *r
 
 static rialto_status map_config(void *instance, rialto_bytes request, rialto_owned *reply) {
     (void)instance, (void)request;
-    const rialto_str target = {"plain", 5}, message = {"mapping in C", 12};
+    const rialto_str target = RIALTO_TEXT("plain"), message = RIALTO_TEXT("mapping in C");
     host->log(host->context, RIALTO_INFO, target, message);
     return answer(reply, "{\"schema\": 1, \"body\": {\"release\": \"plain-1\", \"architecture\": \"PlainForCausalLM\", "
                          "\"dims\": {\"layers\": 1, \"hidden\": 2, \"vocab\": 0, \"mtp_layers\": 0, "
