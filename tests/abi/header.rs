@@ -3,7 +3,7 @@
 use rialto_abi::header::header;
 use rialto_abi::layout::{Code, TABLES};
 use rialto_abi::{MAGIC, TARGET, code, decl, dtype, level};
-use rialto_tests::compiler::{compile, headers};
+use rialto_tests::compiler::{headers, library};
 
 use crate::library::written;
 
@@ -13,7 +13,7 @@ fn compiles(standard: &str, body: &str) {
     let end = if standard.contains("++") { "cpp" } else { "c" };
     let text = format!("#include \"rialto.h\"\n#include <stddef.h>\n{body}");
     let source = written(folder.path(), &format!("source.{end}"), text.as_bytes());
-    compile(&source, standard, &folder.path().join("libsource.so"));
+    library(&source, standard, &folder.path().join("libsource.so"));
 }
 
 #[test]
@@ -97,13 +97,12 @@ fn a_declaration_in_cpp_has_the_magic_and_the_target_of_this_build() {
         RIALTO_MAGIC, sizeof(rialto_plugin_decl), RIALTO_ABI_MAJOR, RIALTO_ABI_MINOR, RIALTO_PANIC_NONE,\n\
         RIALTO_TARGET, \"\", \"\", \"in-cpp\", \"1.0\", nullptr, nullptr};\n";
     let source = written(folder.path(), "in_cpp.cpp", text.as_bytes());
-    let library = folder.path().join("libin_cpp.so");
-    compile(&source, "c++17", &library);
-    let target = rialto_host::check(&library);
+    let made = folder.path().join("libin_cpp.so");
+    library(&source, "c++17", &made);
     // Every step passes up to the one for which it has no function.
-    let error = target.error.unwrap();
+    let error = rialto_host::check(&made).error.unwrap();
     assert_eq!(error.slug(), "plugin/table", "{error}");
-    let bytes = std::fs::read(&library).unwrap();
+    let bytes = std::fs::read(&made).unwrap();
     let declared = [&MAGIC[..], &296_u32.to_le_bytes()].concat();
     assert!(bytes.windows(declared.len()).any(|found| found == declared));
     assert!(

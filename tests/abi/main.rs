@@ -7,6 +7,7 @@ mod layout;
 mod library;
 mod panics;
 mod plain_c;
+mod plugin_c;
 mod raw;
 mod same;
 mod search;

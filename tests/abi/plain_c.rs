@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rialto_bridge::{EncodedTensor, Error, MapOptions, Mesh, PipelineRequest, RawConfig};
 use rialto_host::{check, load};
 use rialto_tensor::{Dtype, Shape, TensorView};
-use rialto_tests::compiler::compile;
+use rialto_tests::compiler::library;
 
 use crate::library::{refused, written};
 
@@ -13,10 +13,10 @@ const PLAIN: &str = include_str!("../plugins/plain_c/plain.c");
 
 /// Compiles C to a library.
 fn compiled(folder: &Path, name: &str, source: &str) -> PathBuf {
-    let library = folder.join(format!("lib{name}.so"));
+    let made = folder.join(format!("lib{name}.so"));
     let source = written(folder, &format!("{name}.c"), source.as_bytes());
-    compile(&source, "c11", &library);
-    library
+    library(&source, "c11", &made);
+    made
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod kills;
 mod machine;
 mod mapping;
 mod plans;
+mod plugin_in_c;
 mod plugins;
 mod refusals;
 mod verify;

@@ -3,29 +3,48 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What every source of ours must pass without a word.
-const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
-
 /// The folder of `rialto.h`.
 #[must_use]
 pub fn headers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/abi/include")
 }
 
-/// Compiles one file to a shared library, in the language that its name ends in and by a standard (`c11`, `c++17`).
+/// The folder of the plugin in C, with its checkpoint `toy-dense`.
+#[must_use]
+pub fn plugin_c() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/plugin-c")
+}
+
+/// Compiles one file to a shared library, by a standard (`c11`, `c++17`).
 ///
 /// # Panics
 ///
 /// If there is no compiler, or if it says anything.
-pub fn compile(source: &Path, standard: &str, library: &Path) {
+pub fn library(source: &Path, standard: &str, made: &Path) {
+    compile(source, standard, &["-fPIC", "-shared"], made);
+}
+
+/// Compiles one file to a program, as above.
+///
+/// # Panics
+///
+/// As above.
+pub fn program(source: &Path, standard: &str, made: &Path) {
+    compile(source, standard, &[], made);
+}
+
+fn compile(source: &Path, standard: &str, kind: &[&str], made: &Path) {
     let compiler = if standard.contains("++") { "c++" } else { "cc" };
     let output = Command::new(compiler)
         .arg(format!("-std={standard}"))
-        .args(STRICT)
-        .args(["-fPIC", "-shared", "-I"])
+        .args(["-Wall", "-Wextra", "-Werror", "-pedantic"])
+        .args(kind)
+        .arg("-I")
         .arg(headers())
+        .arg("-I")
+        .arg(plugin_c())
         .arg("-o")
-        .args([library, source])
+        .args([made, source])
         .output();
     let output = output.unwrap_or_else(|error| {
         panic!("{compiler} does not run ({error}): `.ci/run setup` installs it")

@@ -1,0 +1,221 @@
+/* A toy dense model, mapped in C: an embedding, in each layer gate, up and down, a final norm. README.md says how to build it.
+ *
+ * It keeps no state: what it read from a config goes out in the spec's `extra` and comes back with every later request. */
+#include "documents.h"
+
+#define ARCHITECTURE "ToyDenseForCausalLM"
+
+enum { LAYERS, HIDDEN, FFN, VOCAB, KEYS, MOST = 1 << 20 };
+static const char *const OURS[KEYS] = {"num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"};
+static const char *const MEGATRON[KEYS] = {"num_layers", "hidden_size", "ffn_hidden_size", "vocab_size"};
+
+/* Reads the numbers, which stand under the same keys in a config and in our `extra`. */
+static rialto_status read_model(json from, long model[KEYS]) {
+    for (int key = 0; key < KEYS; key++) {
+        const json value = member(from, OURS[key]);
+        model[key] = number(value, MOST);
+        if (model[key] > 0) continue;
+        /* A text of the config's may have quotes, which would end the message. */
+        const char *const found = is_empty(value) ? "absent" : begins(value, "\"[{") ? "no number" : value.at;
+        const int shown = found == value.at ? (int)length(value) : (int)strlen(found);
+        return refused(RIALTO_UNSUPPORTED, "toy-dense/config", "config.json: %s is %.*s, expected a whole number from 1 to %d",
+                       OURS[key], shown, found, MOST);
+    }
+    return DONE;
+}
+
+static rialto_status read_spec(const question *asked, long model[KEYS]) {
+    return read_model(member(member(asked->body, "spec"), "extra"), model);
+}
+
+static rialto_status tell_describe(const question *asked, text *out) {
+    (void)asked;
+    add(out, "{\"name\": \"toy-dense\", \"version\": \"1.0\", \"summary\": \"A toy dense model, in C.\", "
+             "\"architectures\": [\"" ARCHITECTURE "\"], \"releases\": [\"toy-dense-1\"]}");
+    return DONE;
+}
+
+static rialto_status tell_claim(const question *asked, text *out) {
+    json names = member(asked->config, "architectures");
+    bool is_ours = false;
+    while (!is_ours && begins(names, "[,")) {
+        names.at++;
+        is_ours = is(take(&names), "\"" ARCHITECTURE "\"");
+    }
+    if (is_ours)
+        add(out, "{\"claim\": \"yes\", \"release\": \"toy-dense-1\", \"reason\": \"it names " ARCHITECTURE "\"}");
+    else
+        add(out, "{\"claim\": \"no\", \"reason\": \"architectures does not name " ARCHITECTURE "\"}");
+    return DONE;
+}
+
+static void add_numbers(text *out, const char *name, const char *const keys[KEYS], const long model[KEYS]) {
+    add(out, ", \"%s\": {", name);
+    for (int key = 0; key < KEYS; key++) add(out, "%s\"%s\": %ld", key ? ", " : "", keys[key], model[key]);
+    add(out, "}");
+}
+
+static rialto_status tell_map_config(const question *asked, text *out) {
+    long model[KEYS];
+    const rialto_status status = read_model(asked->config, model);
+    if (status.code != RIALTO_OK) return status;
+    add(out, "{\"release\": \"toy-dense-1\", \"architecture\": \"" ARCHITECTURE "\", "
+             "\"dims\": {\"layers\": %ld, \"hidden\": %ld, \"vocab\": %ld, \"mtp_layers\": 0, \"mtp_layers_dropped\": 0}, "
+             "\"provider_target\": \"toy_dense.ToyDenseProvider\"", model[LAYERS], model[HIDDEN], model[VOCAB]);
+    add_numbers(out, "provider", MEGATRON, model);
+    add_numbers(out, "extra", OURS, model);
+    add(out, ", \"unread_keys\": [");
+    const char *comma = "";
+    json left = asked->config;
+    for (json key, value; next(&left, &key, &value);) {
+        bool is_read = is(key, "\"architectures\"");
+        const json name = {key.at + 1, key.end - 1};
+        for (int of = 0; of < KEYS; of++) is_read = is_read || (length(key) > 2 && is(name, OURS[of]));
+        if (is_read) continue;
+        add(out, "%s%.*s", comma, (int)length(key), key.at);
+        comma = ", ";
+    }
+    add(out, "]}");
+    return DONE;
+}
+
+static rialto_status tell_unmap_config(const question *asked, text *out) {
+    long model[KEYS];
+    const rialto_status status = read_spec(asked, model);
+    if (status.code != RIALTO_OK) return status;
+    const char *comma = "[";
+    for (int key = 0; key < KEYS; key++) {
+        if (number(member(asked->config, OURS[key]), MOST) == model[key]) continue;
+        add(out, "%s{\"edit\": \"set\", \"key\": \"%s\", \"value\": %ld}", comma, OURS[key], model[key]);
+        comma = ", ";
+    }
+    add(out, *comma == '[' ? "[]" : "]");
+    return DONE;
+}
+
+static void add_shape(text *out, long rows, long columns) {
+    add(out, columns ? "\"shape\": [%ld, %ld]" : "\"shape\": [%ld]", rows, columns);
+}
+
+/* A rule up to its first tensor, for every layer if there are any. */
+static void add_rule(text *out, const char *name, const char *param, long layers, long rows, long columns) {
+    add(out, "{\"rule\": \"map\", \"name\": \"%s\", \"group\": \"dense\", \"param\": \"%s\", \"scope\": [", name, param);
+    for (long i = 0; i < layers; i++) add(out, "%s%ld", i ? ", " : "{\"name\": \"i\", \"values\": [", i);
+    add(out, layers ? "]}], " : "], ");
+    add_shape(out, rows, columns);
+    add(out, ", \"dtype\": {\"accepts\": [\"BF16\", \"F32\"]}, \"parts\": [");
+}
+
+/* A tensor whose first row is this one of the param. */
+static void add_part(text *out, const char *tensor, long rows, long columns, long row, const char *end) {
+    add(out, "{\"tensor\": \"model.%s.weight\", ", tensor);
+    add_shape(out, rows, columns);
+    if (row > 0) add(out, ", \"at\": [\"%ld\", \"0\"]", row);
+    add(out, "}%s", end);
+}
+
+static rialto_status tell_weight_map(const question *asked, text *out) {
+    long model[KEYS];
+    const rialto_status status = read_spec(asked, model);
+    if (status.code != RIALTO_OK) return status;
+    const long layers = model[LAYERS], hidden = model[HIDDEN], ffn = model[FFN];
+    add(out, "{\"rules\": [");
+    add_rule(out, "embedding", "embedding.word_embeddings.weight", 0, model[VOCAB], hidden);
+    add_part(out, "embed_tokens", model[VOCAB], hidden, 0, "]}, ");
+    add_rule(out, "gate and up", "decoder.layers.{i}.mlp.linear_fc1.weight", layers, 2 * ffn, hidden);
+    add_part(out, "layers.{i}.mlp.gate_proj", ffn, hidden, 0, ", ");
+    add_part(out, "layers.{i}.mlp.up_proj", ffn, hidden, ffn, "]}, ");
+    add_rule(out, "down", "decoder.layers.{i}.mlp.linear_fc2.weight", layers, hidden, ffn);
+    add_part(out, "layers.{i}.mlp.down_proj", hidden, ffn, 0, "]}, ");
+    add_rule(out, "final norm", "decoder.final_layernorm.weight", 0, hidden, 0);
+    add_part(out, "norm", hidden, 0, 0, "]}]}");
+    return DONE;
+}
+
+static rialto_status tell_placement(const question *asked, text *out) {
+    (void)asked;
+    /* Each rank has its rows of gate and its rows of up. */
+    add(out, "{\"rules\": ["
+             "{\"param\": \"embedding.*\", \"cuts\": [{\"axis\": 0, \"over\": \"tp\", \"of\": \"rows of the vocabulary\"}]}, "
+             "{\"param\": \"*.linear_fc1.weight\", \"cuts\": [{\"axis\": 0, \"over\": \"tp\", \"blocks\": 2, \"of\": \"channels\"}]}, "
+             "{\"param\": \"*.linear_fc2.weight\", \"cuts\": [{\"axis\": 1, \"over\": \"tp\", \"of\": \"channels\"}]}, "
+             "{\"param\": \"decoder.final_layernorm.weight\"}]}");
+    return DONE;
+}
+
+static rialto_status tell_pipeline_layout(const question *asked, text *out) {
+    long model[KEYS];
+    const rialto_status status = read_spec(asked, model);
+    if (status.code != RIALTO_OK) return status;
+    const json request = member(asked->body, "request");
+    const long layers = model[LAYERS], stages = number(member(member(request, "mesh"), "pp"), MOST);
+    if (!is(member(request, "stages"), "\"family\""))
+        return refused(RIALTO_UNSUPPORTED, "bridge/pipeline", "--pipeline is not read by this family; valid for this model: equal stages");
+    if (stages == 0 || layers % stages != 0) {
+        char valid[128];
+        int len = 0;
+        for (long fits = 1; fits <= layers && len < 100; fits++)
+            if (layers % fits == 0) len += snprintf(valid + len, sizeof valid - (size_t)len, fits > 1 ? ", %ld" : "%ld", fits);
+        return refused(RIALTO_UNSUPPORTED, "bridge/pipeline", "--pp %ld does not divide %ld layers; valid for this model: %s",
+                       stages, layers, valid);
+    }
+    const long each = layers / stages;
+    for (long stage = 0; stage < stages; stage++) {
+        add(out, "%s{\"first_layer\": %ld, \"layers\": %ld, \"physical_layers\": %ld, \"mtp_layers\": 0, \"params\": [",
+            stage ? ", " : "{\"stages\": [", stage * each, each, each);
+        if (stage == 0) add(out, "\"embedding.*\", ");
+        for (long layer = stage * each; layer < (stage + 1) * each; layer++)
+            add(out, "%s\"decoder.layers.%ld.*\"", layer > stage * each ? ", " : "", layer);
+        if (stage + 1 == stages) add(out, ", \"decoder.final_layernorm.*\"");
+        add(out, "]}");
+    }
+    add(out, "], \"provider\": {}}");
+    return DONE;
+}
+
+static rialto_status tell_codecs(const question *asked, text *out) {
+    (void)asked;
+    add(out, "[]");
+    return DONE;
+}
+
+ENTRY(describe, "")
+ENTRY(claim, "")
+ENTRY(map_config, "")
+ENTRY(unmap_config, "")
+ENTRY(weight_map, "\"rule/map/1\"")
+ENTRY(placement, "")
+ENTRY(pipeline_layout, "")
+ENTRY(codecs, "")
+
+static const void *query_extension(void *instance, rialto_str id) {
+    (void)instance, (void)id;
+    return NULL;
+}
+
+static rialto_status release(void *instance) {
+    (void)instance;
+    return DONE;
+}
+
+static const rialto_bridge_table TABLE = {describe,  claim,           map_config, unmap_config,    weight_map,
+                                          placement, pipeline_layout, codecs,     query_extension, release};
+
+static rialto_status open_toy(const rialto_host_table *host, rialto_bridge_handle *handle) {
+    (void)host;
+    handle->instance = NULL;
+    handle->table = &TABLE;
+    return DONE;
+}
+
+const rialto_plugin_decl rialto_plugin_v1 = {
+    .magic = RIALTO_MAGIC,
+    .struct_size = sizeof(rialto_plugin_decl),
+    .abi_major = RIALTO_ABI_MAJOR,
+    .abi_minor = RIALTO_ABI_MINOR,
+    .panic_strategy = RIALTO_PANIC_NONE,
+    .target = RIALTO_TARGET,
+    .name = "toy-dense",
+    .version = "1.0",
+    .open = open_toy,
+};
