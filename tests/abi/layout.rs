@@ -5,6 +5,7 @@
 
 use rialto_abi::dtype;
 use rialto_abi::layout::TABLES;
+use rialto_bridge::document::CAPABILITIES;
 use rialto_tensor::Dtype;
 use serde_json::{Map, Value, json};
 
@@ -66,6 +67,9 @@ fn the_page_says_what_the_tables_and_the_errors_say() {
     }
     for (code, name) in dtype::CODES {
         assert!(page.contains(&format!("| {code} | {name} |")), "{name}");
+    }
+    for name in CAPABILITIES {
+        assert!(page.contains(&format!("\"{name}\"")), "{name}");
     }
     for (slug, _) in rialto_host::Error::KINDS {
         assert!(page.contains(&format!("`{slug}`")), "{slug}");

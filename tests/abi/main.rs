@@ -1,6 +1,7 @@
 //! Loads built libraries, whole and damaged, the way an application does.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod documents;
 mod handshake;
 mod header;
 mod layout;

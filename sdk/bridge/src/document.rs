@@ -3,6 +3,9 @@
 //! `{"schema": 1, "requires": ["rule/map/1"], "body": ...}`: `schema` is the shape of the envelope and of the bodies,
 //! `requires` names what the reader must know to read this one. A reader that lacks something says which, before it looks
 //! at the body.
+//!
+//! A field that is added to a body has a default, is left out while it has that, and else puts a name into `requires`: then
+//! sides of different age understand each other, or say what is missing. `docs/abi.md`, "How documents change", is the rule.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -195,6 +195,10 @@ impl Error {
         match self {
             Error::NotTotal { advice, .. } | Error::Mesh { advice, .. } => advice.clone(),
             Error::Chunks { .. } => Some("choose smaller sizes, or `--chunks whole`".to_owned()),
+            // Whoever reads a document is the older side: of a request the plugin, of a reply the host.
+            Error::Requirement { document, .. } if document.ends_with("request") => {
+                Some("use a plugin as new as the host, or do without what it asked for".to_owned())
+            }
             Error::Requirement { .. } => Some("use a rialto as new as the plugin".to_owned()),
             Error::Plugin { help, .. } => help.clone(),
             Error::Panic { .. } => {
