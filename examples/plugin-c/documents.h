@@ -201,4 +201,23 @@ static rialto_status answer(rialto_bytes request, rialto_owned *reply, const cha
         return answer(request, reply, requires, tell_##name);                              \
     }
 
+/* What such a function says if it is always the same. */
+#define CONSTANT(name, document)                                            \
+    static rialto_status tell_##name(const question *asked, text *out) { \
+        (void)asked;                                                        \
+        add(out, "%s", document);                                           \
+        return DONE;                                                        \
+    }
+
+/* The last two entries of a plugin that has no extensions and no state. */
+static const void *no_extension(void *instance, rialto_str id) {
+    (void)instance, (void)id;
+    return NULL;
+}
+
+static rialto_status no_release(void *instance) {
+    (void)instance;
+    return DONE;
+}
+
 #endif

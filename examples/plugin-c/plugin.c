@@ -28,12 +28,8 @@ static rialto_status read_spec(const question *asked, long model[KEYS]) {
     return read_model(member(member(asked->body, "spec"), "extra"), model);
 }
 
-static rialto_status tell_describe(const question *asked, text *out) {
-    (void)asked;
-    add(out, "{\"name\": \"toy-dense\", \"version\": \"1.0\", \"summary\": \"A toy dense model, in C.\", "
-             "\"architectures\": [\"" ARCHITECTURE "\"], \"releases\": [\"toy-dense-1\"]}");
-    return DONE;
-}
+CONSTANT(describe, "{\"name\": \"toy-dense\", \"version\": \"1.0\", \"summary\": \"A toy dense model, in C.\", "
+                   "\"architectures\": [\"" ARCHITECTURE "\"], \"releases\": [\"toy-dense-1\"]}")
 
 static rialto_status tell_claim(const question *asked, text *out) {
     json names = member(asked->config, "architectures");
@@ -132,16 +128,12 @@ static rialto_status tell_weight_map(const question *asked, text *out) {
     return DONE;
 }
 
-static rialto_status tell_placement(const question *asked, text *out) {
-    (void)asked;
-    /* Each rank has its rows of gate and its rows of up. */
-    add(out, "{\"rules\": ["
-             "{\"param\": \"embedding.*\", \"cuts\": [{\"axis\": 0, \"over\": \"tp\", \"of\": \"rows of the vocabulary\"}]}, "
-             "{\"param\": \"*.linear_fc1.weight\", \"cuts\": [{\"axis\": 0, \"over\": \"tp\", \"blocks\": 2, \"of\": \"channels\"}]}, "
-             "{\"param\": \"*.linear_fc2.weight\", \"cuts\": [{\"axis\": 1, \"over\": \"tp\", \"of\": \"channels\"}]}, "
-             "{\"param\": \"decoder.final_layernorm.weight\"}]}");
-    return DONE;
-}
+/* Each rank has its rows of gate and its rows of up: two blocks, each cut over the ranks. */
+CONSTANT(placement, "{\"rules\": ["
+    "{\"param\": \"embedding.*\", \"cuts\": [{\"axis\": 0, \"over\": \"tp\", \"of\": \"rows of the vocabulary\"}]}, "
+    "{\"param\": \"*.linear_fc1.weight\", \"cuts\": [{\"axis\": 0, \"over\": \"tp\", \"blocks\": 2, \"of\": \"channels\"}]}, "
+    "{\"param\": \"*.linear_fc2.weight\", \"cuts\": [{\"axis\": 1, \"over\": \"tp\", \"of\": \"channels\"}]}, "
+    "{\"param\": \"decoder.final_layernorm.weight\"}]}")
 
 static rialto_status tell_pipeline_layout(const question *asked, text *out) {
     long model[KEYS];
@@ -150,7 +142,7 @@ static rialto_status tell_pipeline_layout(const question *asked, text *out) {
     const json request = member(asked->body, "request");
     const long layers = model[LAYERS], stages = number(member(member(request, "mesh"), "pp"), MOST);
     if (!is(member(request, "stages"), "\"family\""))
-        return refused(RIALTO_UNSUPPORTED, "bridge/pipeline", "--pipeline is not read by this family; valid for this model: equal stages");
+        return refused(RIALTO_UNSUPPORTED, "bridge/pipeline", "--pipeline is not read here; valid for this model: equal stages");
     if (stages == 0 || layers % stages != 0) {
         char valid[128];
         int len = 0;
@@ -173,11 +165,7 @@ static rialto_status tell_pipeline_layout(const question *asked, text *out) {
     return DONE;
 }
 
-static rialto_status tell_codecs(const question *asked, text *out) {
-    (void)asked;
-    add(out, "[]");
-    return DONE;
-}
+CONSTANT(codecs, "[]")
 
 ENTRY(describe, "")
 ENTRY(claim, "")
@@ -188,18 +176,8 @@ ENTRY(placement, "")
 ENTRY(pipeline_layout, "")
 ENTRY(codecs, "")
 
-static const void *query_extension(void *instance, rialto_str id) {
-    (void)instance, (void)id;
-    return NULL;
-}
-
-static rialto_status release(void *instance) {
-    (void)instance;
-    return DONE;
-}
-
-static const rialto_bridge_table TABLE = {describe,  claim,           map_config, unmap_config,    weight_map,
-                                          placement, pipeline_layout, codecs,     query_extension, release};
+static const rialto_bridge_table TABLE = {describe,  claim,           map_config, unmap_config, weight_map,
+                                          placement, pipeline_layout, codecs,     no_extension, no_release};
 
 static rialto_status open_toy(const rialto_host_table *host, rialto_bridge_handle *handle) {
     (void)host;

@@ -48,6 +48,19 @@ fn spec() -> ModelSpec {
     }
 }
 
+#[test]
+fn the_checkpoint_of_the_plugin_in_c_is_what_its_page_says() {
+    let file = std::fs::read(plugin_c().join("toy-dense/model.safetensors")).unwrap();
+    let (length, rest) = file.split_first_chunk().unwrap();
+    let (header, data) = rest.split_at(usize::try_from(u64::from_le_bytes(*length)).unwrap());
+    let header: Map<String, Value> = serde_json::from_slice(header).unwrap();
+    let names = header.keys().skip(1);
+    assert!(names.clone().is_sorted() && names.count() == 14);
+    let elements = data.chunks_exact(2).map(|bytes| bytes.try_into().unwrap());
+    let elements = elements.map(u16::from_le_bytes);
+    assert!(elements.eq(0x3C00..0x3C00 + 1800));
+}
+
 /// That up lies below gate, not above it, a conversion and its way back would not show.
 #[test]
 fn a_plugin_in_c_says_what_one_in_rust_would() {

@@ -80,6 +80,8 @@ struct Frozen {
 }
 
 /// The report of this build, as [`PluginDecl::layout`] holds it.
+///
+/// Names are compared as well as types: those of fields, and those of the parameters of a table's functions.
 #[must_use]
 pub const fn report() -> *const c_void {
     let layout: *const TypeLayout = Frozen::LAYOUT;
