@@ -143,7 +143,7 @@ fn refused_declaration(edit: impl FnOnce(&mut [u8]), slug: &str, words: &[&str])
 #[test]
 fn another_magic() {
     let edit = |decl: &mut [u8]| decl[..8].copy_from_slice(b"RIALTOV9");
-    refused_declaration(edit, "plugin/magic", &["RIALTOV9", "RIALTOD1"]);
+    refused_declaration(edit, "plugin/magic", &["RIALTOV9", "RIALTOV1"]);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn tables_of_another_layout() {
     let file = written(folder.path(), "libother_layout.so", &bytes);
     let words = [
         "rialto-toy-plugin 0.1.0",
-        "rialto-abi 1.0.0-dev",
+        "rialto-abi 1.0.0",
         "types that differ: ",
     ];
     let error = refused(&file, "plugin/layout", 8, &words);

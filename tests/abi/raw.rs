@@ -16,6 +16,10 @@ unsafe extern "C" {
 
 unsafe extern "C" fn log(_: *mut c_void, _: u32, _: RStr<'_>, _: RStr<'_>) {}
 
+unsafe extern "C" fn query_extension(_context: *mut c_void, _id: RStr<'_>) -> *const c_void {
+    std::ptr::null()
+}
+
 static HOST: HostTable = HostTable {
     struct_size: HostTable::SIZE,
     abi_major: 1,
@@ -25,6 +29,7 @@ static HOST: HostTable = HostTable {
     capabilities: RStr::from_str(r#"["rule/map/1"]"#),
     context: ptr::null_mut(),
     log,
+    query_extension,
 };
 
 fn open(host: *const HostTable, handle: &mut BridgeHandle) -> Status {

@@ -14,7 +14,7 @@
 #endif
 
 /* First bytes of a declaration: as characters, since a text would have a NUL. */
-#define RIALTO_MAGIC {'R', 'I', 'A', 'L', 'T', 'O', 'D', '1'}
+#define RIALTO_MAGIC {'R', 'I', 'A', 'L', 'T', 'O', 'V', '1'}
 
 /* Another major number does not load, any minor number does. */
 #define RIALTO_ABI_MAJOR 1u
@@ -142,6 +142,8 @@ typedef struct rialto_host_table {
     void *context;
     /* Takes one line of log: its level is one of RIALTO_ERROR and so on, its target the plugin's name, say. */
     void (*log)(void *context, uint32_t level, rialto_str target, rialto_str message);
+    /* The table of a further service by its id, valid for the life of the process; null if the host does not have it. */
+    const void *(*query_extension)(void *context, rialto_str id);
 } rialto_host_table;
 
 /* Dense, row-major tensor bytes that are lent for one call. */

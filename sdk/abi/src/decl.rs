@@ -14,9 +14,8 @@ use crate::{BridgeHandle, HostTable, Status};
 /// Name of the exported symbol. Another meaning of the same fields would be another symbol.
 pub const SYMBOL: &str = "rialto_plugin_v1";
 
-/// First bytes of a declaration. `D1` stands for the first form in development: its digit is raised by every change of a
-/// table until the tables are frozen, and then it becomes `RIALTOV1` for good.
-pub const MAGIC: [u8; 8] = *b"RIALTOD1";
+/// First bytes of a declaration: the first version of the contract, for good.
+pub const MAGIC: [u8; 8] = *b"RIALTOV1";
 
 /// The contract's major number: another one does not load.
 pub const ABI_MAJOR: u32 = 1;

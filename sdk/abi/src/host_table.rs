@@ -43,6 +43,8 @@ table! {
         pub context: *mut c_void,
         /// Takes one line of log: its level is one of [`level`], its target the plugin's name, say. May be called from any thread.
         pub log: unsafe extern "C" fn(context: *mut c_void, level: u32, target: RStr<'_>, message: RStr<'_>),
+        /// The table of a further service by its id, valid for the life of the process; null if the host does not have it. May be called from any thread.
+        pub query_extension: unsafe extern "C" fn(context: *mut c_void, id: RStr<'_>) -> *const c_void,
     }
 }
 

@@ -15,8 +15,9 @@ use crate::{
 };
 
 /// Who a plugin is and what it serves.
+///
+/// Nothing is done by it, so a reader passes over fields that it does not know: a plugin may say more than its host understands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Description {
     /// Name of the plugin, such as `glm5`.
     pub name: String,

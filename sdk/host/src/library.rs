@@ -286,7 +286,17 @@ fn host_table() -> &'static HostTable {
         capabilities: capabilities.as_str().into(),
         context: std::ptr::null_mut(),
         log,
+        query_extension,
     })
+}
+
+/// There are no services beyond the table yet; a plugin that was built for a later host learns it here.
+///
+/// # Safety
+///
+/// The id is valid for this call; it is not read.
+unsafe extern "C" fn query_extension(_context: *mut c_void, _id: RStr<'_>) -> *const c_void {
+    std::ptr::null()
 }
 
 /// Passes a line of a plugin's log on to whoever subscribed to the host's.

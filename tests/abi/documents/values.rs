@@ -140,6 +140,8 @@ pub(crate) fn weight_map() -> WeightMap {
         },
         state: Some(state(StateValue::EmptyTensor, Some(1))),
         parts: vec![part("model.layers.{i}.{e}.{j}")],
+        copies: vec!["lm_head.{i}".to_owned()],
+        stack: Some("j".to_owned()),
         padding: Some(Padding {
             axis: 1,
             multiple: 128,
@@ -178,6 +180,8 @@ pub(crate) fn least_rule() -> MapRule {
             take: None,
             at: Vec::new(),
         }],
+        copies: Vec::new(),
+        stack: None,
         padding: None,
         tensor_forms: Vec::new(),
         param_forms: Vec::new(),

@@ -105,6 +105,12 @@ static const rialto_bridge_table TABLE = {describe,  claim,           map_config
 
 static rialto_status open_plain(const rialto_host_table *table, rialto_bridge_handle *handle) {
     host = table;
+    /* No host has it, and every host can be asked. */
+    const rialto_str unknown = RIALTO_TEXT("spiral/1");
+    if (host->query_extension(host->context, unknown) != NULL) {
+        rialto_status status = {RIALTO_INTERNAL, {NULL, 0, NULL, NULL}};
+        return status;
+    }
     handle->instance = NULL;
     handle->table = &TABLE;
     return done();
