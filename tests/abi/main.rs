@@ -7,6 +7,7 @@ mod header;
 mod layout;
 mod library;
 mod panics;
+mod pinned;
 mod plain_c;
 mod plugin_c;
 mod raw;
