@@ -6,11 +6,10 @@
 
 mod values;
 
-use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rialto_abi::{BridgeHandle, BridgeTable, HostTable, OwnedBytes, RSlice, RStr, Status};
+use rialto_abi::{BridgeHandle, BridgeTable, OwnedBytes, RSlice, Status};
 use rialto_bridge::document::{CAPABILITIES, decode, encode};
 use rialto_bridge::request::{ErrorDetail, MapConfigRequest, PipelineLayoutRequest};
 use rialto_bridge::{
@@ -24,7 +23,7 @@ use rialto_tests::compiler::library;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::library::written;
+use crate::library::{HOST, written};
 
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/abi/documents");
 
@@ -172,23 +171,6 @@ impl Dequantizer for Kept {
         Ok(values::codecs())
     }
 }
-
-unsafe extern "C" fn log(_: *mut c_void, _: u32, _: RStr<'_>, _: RStr<'_>) {}
-
-unsafe extern "C" fn query_extension(_context: *mut c_void, _id: RStr<'_>) -> *const c_void {
-    std::ptr::null()
-}
-
-static HOST: HostTable = HostTable {
-    struct_size: HostTable::SIZE,
-    abi_major: 1,
-    abi_minor: 0,
-    reserved: 0,
-    capabilities: RStr::from_str("[]"),
-    context: std::ptr::null_mut(),
-    log,
-    query_extension,
-};
 
 /// A fresh instance of [`Kept`], behind the table that a library would export.
 struct Instance(BridgeHandle);

@@ -1,11 +1,32 @@
 //! Built libraries, copies of them, and damage.
 
+use std::ffi::c_void;
 use std::path::{Path, PathBuf};
+use std::ptr;
 
-use rialto_abi::MAGIC;
+use rialto_abi::{HostTable, MAGIC, RStr};
 use rialto_bridge::RawConfig;
 use rialto_host::{Error, LoadedPlugin, load};
 use rialto_tests::built_library;
+
+unsafe extern "C" fn log(_: *mut c_void, _: u32, _: RStr<'_>, _: RStr<'_>) {}
+
+unsafe extern "C" fn query_extension(_: *mut c_void, _: RStr<'_>) -> *const c_void {
+    ptr::null()
+}
+
+/// A host that hears nothing, has nothing further, and is newer than any plugin.
+pub(crate) static HOST: HostTable = HostTable {
+    struct_size: HostTable::SIZE,
+    abi_major: 1,
+    abi_minor: 9,
+    reserved: 0,
+    // Read through pointers only; `From` is not const.
+    capabilities: RStr::from_str(r#"["rule/map/1"]"#),
+    context: ptr::null_mut(),
+    log,
+    query_extension,
+};
 
 /// A config that the toy takes.
 pub(crate) const TOY_CONFIG: &str = r#"{

@@ -9,28 +9,12 @@ use rialto_abi::{
 };
 use serde_json::Value;
 
+use crate::library::HOST;
+
 unsafe extern "C" {
     /// The declaration of the toy that is linked into this suite.
     static rialto_plugin_v1: PluginDecl;
 }
-
-unsafe extern "C" fn log(_: *mut c_void, _: u32, _: RStr<'_>, _: RStr<'_>) {}
-
-unsafe extern "C" fn query_extension(_context: *mut c_void, _id: RStr<'_>) -> *const c_void {
-    std::ptr::null()
-}
-
-static HOST: HostTable = HostTable {
-    struct_size: HostTable::SIZE,
-    abi_major: 1,
-    abi_minor: 9,
-    reserved: 0,
-    // Read through pointers only; `From` is not const.
-    capabilities: RStr::from_str(r#"["rule/map/1"]"#),
-    context: ptr::null_mut(),
-    log,
-    query_extension,
-};
 
 fn open(host: *const HostTable, handle: &mut BridgeHandle) -> Status {
     // SAFETY: the linked declaration is a whole one.

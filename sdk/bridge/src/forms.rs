@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use crate::limits::{check_spelling, combinations};
 use crate::stack::{LayerAxis, Stack};
 use crate::template::Template;
-use crate::weight_map::{check_spelling, combinations};
 use crate::{Error, Form, MapRule, Part, Rule, WeightMap};
 
 /// The habit of storing layers that are alike as one tensor.

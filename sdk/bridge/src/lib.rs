@@ -28,6 +28,7 @@
 //! | [`template`] | names and offsets with indices in them |
 //! | [`rule`] | one rule of a weight map |
 //! | [`forms`] | which spelling of each rule is used |
+//! | `limits` | what a rule may be at most, and the values of its indices |
 //! | [`weight_map`] | all rules, and their expansion |
 //! | [`stack`] | params of layers that are alike, stored as one tensor |
 //! | [`padding`] | params that are longer than their tensors fill |
@@ -50,6 +51,7 @@ pub mod error;
 pub mod family;
 pub mod forms;
 pub mod layout;
+mod limits;
 pub mod mapping;
 pub mod mesh;
 pub mod padding;

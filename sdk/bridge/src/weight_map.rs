@@ -6,11 +6,12 @@ use rialto_tensor::{Region, Shape, tiling_faults};
 use serde::{Deserialize, Serialize};
 
 use crate::forms::Keys;
+use crate::limits::{check_count, check_rule, combinations, expanded};
 use crate::mapping::RuleInfo;
 use crate::template::{Expression, Template};
 use crate::{
     CopyDecl, Error, Forms, KeyDecl, MapRule, Mapping, ModuleState, ObjectDecl, ParamDecl, Part,
-    Piece, Rule, Scope, TensorDecl, Violation,
+    Piece, Rule, TensorDecl, Violation,
 };
 
 /// The rules of a model, in the order of the forward pass. It crosses the ABI once, as data.
@@ -64,15 +65,6 @@ impl WeightMap {
         expansion.finish()
     }
 }
-
-/// Most pieces and objects of a map: ten times those of the largest models known.
-const LIMIT: u64 = 1 << 20;
-/// Most axes of a tensor or param, as in torch.
-const MAX_AXES: usize = 64;
-/// Most indices in the scope of a rule or of a part.
-const MAX_INDICES: usize = 16;
-/// Longest template or expression in bytes; a checkpoint has no longer names.
-const MAX_TEMPLATE_BYTES: usize = 4096;
 
 #[derive(Default)]
 struct Expansion {
@@ -262,7 +254,7 @@ impl Expansion {
         Ok(())
     }
 
-    /// Refuses a map that would expand beyond [`LIMIT`], before it does.
+    /// Refuses a map that would expand beyond the limit, before it does.
     fn count(&mut self, rule: &MapRule, parts: &[Part], keys: &[Part]) -> Result<(), Error> {
         let objects = match rule.state.as_ref().map(|state| state.axis) {
             Some(Some(axis)) => rule.shape.get(axis).copied().unwrap_or_default(),
@@ -534,65 +526,6 @@ impl Expansion {
     }
 }
 
-/// Pieces and objects that a rule stands for, or names if it has neither.
-fn expanded<'a>(rule: &MapRule, parts: impl Iterator<Item = &'a Part>, objects: u64) -> u64 {
-    let values = |scope: &Scope| {
-        let indices = scope.indices().iter();
-        let lengths = indices.map(|index| index.values.len() as u64);
-        lengths.fold(1u64, u64::saturating_mul)
-    };
-    let pieces = parts.map(|part| values(&part.scope));
-    let each = pieces.fold(objects, u64::saturating_add).max(1);
-    values(&rule.scope).saturating_mul(each)
-}
-
-fn check_count(rule: &MapRule, expanded: u64) -> Result<(), Error> {
-    if expanded <= LIMIT {
-        return Ok(());
-    }
-    Err(Error::Unsupported {
-        what: format!("a weight map of this size, at rule {}", rule.name),
-        found: format!("{expanded} pieces and objects"),
-        supported: format!("up to {LIMIT}"),
-    })
-}
-
-/// Refuses a spelling of a rule that has more names than a map may have pieces, before they are made.
-pub(crate) fn check_spelling(rule: &MapRule, parts: &[Part]) -> Result<(), Error> {
-    check_rule(rule)?;
-    check_count(rule, expanded(rule, parts.iter(), 0))
-}
-
-/// Refuses a rule whose parts are beyond any model's: they are copied and evaluated for every combination of the indices.
-fn check_rule(rule: &MapRule) -> Result<(), Error> {
-    let beyond = |what: &str, found: usize, limit: usize| {
-        if found <= limit {
-            return Ok(());
-        }
-        Err(Error::Unsupported {
-            what: format!("{what} in rule {}", rule.name),
-            found: found.to_string(),
-            supported: format!("up to {limit}"),
-        })
-    };
-    let module = rule.state.iter().map(|state| &state.module);
-    for text in module.chain([&rule.param]).chain(&rule.copies) {
-        beyond("bytes of a template", text.len(), MAX_TEMPLATE_BYTES)?;
-    }
-    beyond("axes", rule.shape.len(), MAX_AXES)?;
-    beyond("indices", rule.scope.indices().len(), MAX_INDICES)?;
-    let forms = rule.tensor_forms.iter().chain(&rule.param_forms);
-    for part in forms.flat_map(|form| &form.parts).chain(&rule.parts) {
-        let offsets = part.from.iter().chain(&part.at);
-        for text in offsets.chain([&part.tensor]) {
-            beyond("bytes of a template", text.len(), MAX_TEMPLATE_BYTES)?;
-        }
-        beyond("axes", part.shape.len(), MAX_AXES)?;
-        beyond("indices", part.scope.indices().len(), MAX_INDICES)?;
-    }
-    Ok(())
-}
-
 /// Extents without those of 1: what two rectangles must share to hold the same elements in the same order.
 fn proper(region: &Region) -> Vec<u64> {
     region
@@ -601,33 +534,6 @@ fn proper(region: &Region) -> Vec<u64> {
         .copied()
         .filter(|&extent| extent != 1)
         .collect()
-}
-
-/// The outer bindings, extended by every combination of the scope's values, the last index fastest.
-///
-/// One at a time: however many values the indices have, there is no combination if one of them has none.
-pub(crate) fn combinations<'a>(
-    scope: &'a Scope,
-    outer: &[(&'a str, u64)],
-) -> impl Iterator<Item = Vec<(&'a str, u64)>> {
-    let indices = scope.indices();
-    let outer = outer.to_vec();
-    let is_empty = indices.iter().any(|index| index.values.is_empty());
-    let mut positions = (!is_empty).then(|| vec![0; indices.len()]);
-    std::iter::from_fn(move || {
-        let current = positions.as_mut()?;
-        let values = indices.iter().zip(&*current);
-        let values = values.map(|(index, &position)| (index.name.as_str(), index.values[position]));
-        let bindings = outer.iter().copied().chain(values).collect();
-        let next = (0..indices.len()).rev().find(|&axis| {
-            current[axis] = (current[axis] + 1) % indices[axis].values.len();
-            current[axis] > 0
-        });
-        if next.is_none() {
-            positions = None;
-        }
-        Some(bindings)
-    })
 }
 
 #[cfg(test)]

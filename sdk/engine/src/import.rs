@@ -27,6 +27,7 @@ use crate::reading::{Format, forms_of};
 use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
 use crate::stages::{self, Suggestions};
 use crate::summary::{self, Direction, Encoded, Side, Skipped, Summary};
+use crate::total::add;
 use crate::{Error, Options, Progress, copies, encoded, ignored};
 
 /// The iteration that an import writes: nothing has been trained yet.
@@ -435,11 +436,11 @@ impl ImportPlan {
             let mut bytes = 0;
             for &position in companions {
                 let stored = &inventory[position];
-                summary::add(&mut bytes, stored.shape.size_bytes(stored.dtype)?)?;
+                add(&mut bytes, stored.shape.size_bytes(stored.dtype)?)?;
             }
             let name = &self.codecs[*codec].name;
             Encoded::count(&mut summary.encoded, name, companions.len() as u64, bytes)?;
-            summary::add(&mut summary.source.bytes, bytes)?;
+            add(&mut summary.source.bytes, bytes)?;
         }
         // A stack is one tensor, which the first of its params stands for.
         let is_first = |key: &&KeyDecl| key.slot.is_none_or(|slot| slot == 0);

@@ -50,6 +50,7 @@ pub mod probe;
 pub mod progress;
 pub mod stages;
 pub mod summary;
+mod total;
 pub mod verify;
 
 pub use error::Error;

@@ -9,7 +9,7 @@ use rialto_bridge::{
 use rialto_tensor::{Dtype, Shape};
 use serde::Serialize;
 
-use crate::summary::add;
+use crate::total::add;
 use crate::{ChunkChoice, Error, Options, beside, padding};
 
 /// The code of an error that says what would do instead; see `docs/errors.md`.

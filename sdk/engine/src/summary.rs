@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::stages::StageShare;
+use crate::total::add;
 use crate::{ChunkChoice, DtypeChoice, Error};
 
 /// Which way a conversion goes.
@@ -18,12 +19,6 @@ pub enum Direction {
     Import,
     /// Megatron to Hugging Face.
     Export,
-}
-
-/// Adds to a total. Errors: [`Error::TooLarge`]: sizes of a config may each be sound, and their sum not.
-pub(crate) fn add(total: &mut u64, more: u64) -> Result<(), Error> {
-    *total = total.checked_add(more).ok_or(Error::TooLarge)?;
-    Ok(())
 }
 
 /// One side of a conversion in numbers.

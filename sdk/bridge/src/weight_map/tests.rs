@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use rialto_tensor::Dtype;
 
 use super::*;
-use crate::{Codec, Companion, DtypeRule, Form, StateValue, StoredTensor};
+use crate::{Codec, Companion, DtypeRule, Form, Scope, StateValue, StoredTensor};
 
 fn bf16() -> DtypeRule {
     DtypeRule::any_of([Dtype::Bf16])
