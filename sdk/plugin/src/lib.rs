@@ -92,7 +92,12 @@
 //!
 //! [dependencies]
 //! rialto-plugin = "0.1"
+//!
+//! [dev-dependencies]
+//! rialto-plugin-test = "0.1"
 //! ```
+//!
+//! The second tests it: `PluginTest::new(Tiny).fixture("tests/tiny").check_all()`, on a tiny checkpoint of the family.
 //!
 //! | module | noun |
 //! |---|---|
