@@ -39,8 +39,11 @@ impl PipelineMapping for Glm5 {
         }
         if let Some(last) = stages.last_mut() {
             last.mtp_layers = model.mtp_layers;
-            let of_last = ["decoder.final_norm.*", "output_layer.*", "mtp.*"];
+            let of_last = ["decoder.final_norm.*", "output_layer.*"];
             last.params.extend(of_last.map(str::to_owned));
+            if model.mtp_layers > 0 {
+                last.params.push("mtp.*".to_owned());
+            }
             // Prediction reads the embedding of the next token: its stage has a copy, which is not written again.
             if model.mtp_layers > 0 && mesh.pp > 1 {
                 last.params.push("embedding.*".to_owned());
