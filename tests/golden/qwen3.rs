@@ -380,7 +380,7 @@ fn each_family_takes_its_own_beside_the_other() {
     }
 }
 
-/// What a third party does: the example's files somewhere else, one line of its manifest changed.
+/// What a third party does: the example's files somewhere else, two lines of its manifest changed.
 #[test]
 fn a_copy_outside_the_tree_builds_and_loads_beside_the_first_family() {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -398,12 +398,14 @@ fn a_copy_outside_the_tree_builds_and_loads_beside_the_first_family() {
         )
         .unwrap();
     }
-    let manifest = std::fs::read_to_string(folder.path().join("Cargo.toml")).unwrap();
-    let sdk = tree.join("sdk/plugin").canonicalize().unwrap();
-    let (here, there) = ("\"../../sdk/plugin\"", format!("{sdk:?}"));
-    assert_eq!(manifest.matches("path =").count(), 1, "one line to change");
-    let manifest = manifest.replace(here, &there);
-    assert!(manifest.contains(&there));
+    let mut manifest = std::fs::read_to_string(folder.path().join("Cargo.toml")).unwrap();
+    assert_eq!(manifest.matches("path =").count(), 2, "two lines to change");
+    for package in ["sdk/plugin", "sdk/plugin-test"] {
+        let sdk = tree.join(package).canonicalize().unwrap();
+        let (here, there) = (format!("\"../../{package}\""), format!("{sdk:?}"));
+        assert_eq!(manifest.matches(&here).count(), 1, "{package}");
+        manifest = manifest.replace(&here, &there);
+    }
     std::fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
     // Kept between runs: what it depends on is built once.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");

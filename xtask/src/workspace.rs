@@ -76,9 +76,18 @@ impl Workspace {
     /// Builds a plugin that is a workspace of its own. Its build folder is one of its own too: beside rialto, its library would be
     /// found by every command and every test.
     pub(crate) fn build_plugin(&self, manifest: &str) -> Result<()> {
+        self.cargo_of_plugin("build", manifest)
+    }
+
+    /// Runs the tests of such a plugin, in the same build folder.
+    pub(crate) fn test_plugin(&self, manifest: &str) -> Result<()> {
+        self.cargo_of_plugin("test", manifest)
+    }
+
+    fn cargo_of_plugin(&self, subcommand: &str, manifest: &str) -> Result<()> {
         let mut command = self.cargo_command();
         command
-            .args(["build", "--locked", "--manifest-path"])
+            .args([subcommand, "--locked", "--manifest-path"])
             .arg(self.path(manifest))
             .arg("--target-dir")
             .arg(self.scratch(PLUGINS));
