@@ -173,12 +173,14 @@ fn the_story_of_a_plugin_has_ten_steps_and_quotes_the_plugin() {
     }
     let example = tree.join("examples/plugin-qwen3");
     let mut sources = std::fs::read_to_string(example.join("Cargo.toml")).expect("a manifest");
-    for file in std::fs::read_dir(example.join("src")).expect("sources") {
-        let path = file.expect("a file").path();
-        sources += &std::fs::read_to_string(path).expect("text");
+    for folder in ["src", "tests"] {
+        for file in std::fs::read_dir(example.join(folder)).expect("sources") {
+            let path = file.expect("a file").path();
+            sources += &std::fs::read_to_string(path).expect("text");
+        }
     }
     let rust = blocks(&page, "rust");
-    assert!(rust.len() >= 7, "{} blocks", rust.len());
+    assert!(rust.len() >= 8, "{} blocks", rust.len());
     for block in rust {
         assert!(sources.contains(block), "no longer in the plugin:\n{block}");
     }

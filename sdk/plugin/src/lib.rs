@@ -44,8 +44,8 @@
 //!         })
 //!     }
 //!
-//!     fn unmap_config(&self, spec: &ModelSpec, _: &RawConfig) -> Result<Vec<ConfigEdit>, Error> {
-//!         Ok(vec![ConfigEdit::set("num_hidden_layers", spec.dims.layers)])
+//!     fn unmap_config(&self, _: &ModelSpec, _: &RawConfig) -> Result<Vec<ConfigEdit>, Error> {
+//!         Ok(Vec::new())
 //!     }
 //! }
 //!

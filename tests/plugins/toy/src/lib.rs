@@ -75,9 +75,18 @@ impl ConfigMapping for Toy {
         })
     }
 
-    fn unmap_config(&self, spec: &ModelSpec, _: &RawConfig) -> Result<Vec<ConfigEdit>, Error> {
+    fn unmap_config(
+        &self,
+        spec: &ModelSpec,
+        reference: &RawConfig,
+    ) -> Result<Vec<ConfigEdit>, Error> {
         rehearse(spec.extra.get("panic"), "unmap_config");
-        Ok(vec![ConfigEdit::set("num_hidden_layers", spec.dims.layers)])
+        let (key, layers) = ("num_hidden_layers", spec.dims.layers);
+        let is_so = reference.optional_integer(key)? == Some(layers);
+        Ok(match is_so {
+            true => Vec::new(),
+            false => vec![ConfigEdit::set(key, layers)],
+        })
     }
 }
 
