@@ -1,9 +1,9 @@
 //! A weight map as a plugin hands it over, and its expansion.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use rialto_bridge::{
-    Forms, KeyDecl, Mapping, Mesh, Part, Rule, Scope, StoredTensor, WeightMap, document,
+    Forms, KeyDecl, LayerAxis, Mapping, Mesh, Part, Rule, Scope, StoredTensor, WeightMap, document,
 };
 
 use crate::memory::bounded;
@@ -30,9 +30,10 @@ pub fn check(input: &[u8]) {
     if pieces(&map) > PIECES {
         return;
     }
-    for asked in [false, true] {
+    let (stacked, single) = (LayerAxis::Stacked, LayerAxis::PerLayer);
+    for (asked, axis) in [(false, stacked), (false, single), (true, stacked)] {
         let resolve = || {
-            let own = Forms::own(&map);
+            let own = Forms::own(&map).with_layer_axis(&map, axis);
             let forms = if asked { other(&map, own)? } else { own };
             map.resolve_as(&forms)
         };
@@ -111,16 +112,7 @@ fn check_mapping(mapping: &Mapping) {
         of_tensor[piece.tensor] += elements;
         of_param[piece.param] += elements;
     }
-    let mut of_keys = vec![0; mapping.params().len()];
-    let mut keys = HashSet::new();
-    for key in mapping.keys() {
-        let param = &mapping.params()[key.param];
-        assert!(key.region.is_inside(&param.shape), "{key:?}");
-        let elements = volume(key.region.sizes());
-        assert_eq!(elements, volume(key.shape.extents()), "{key:?}");
-        of_keys[key.param] += elements;
-        assert!(keys.insert(&key.name), "{key:?} is there twice");
-    }
+    let of_keys = check_keys(mapping);
     assert_eq!(of_keys, of_param, "keys and pieces do not hold the same");
     let mut names = HashSet::new();
     for (tensor, elements) in mapping.tensors().iter().zip(of_tensor) {
@@ -149,6 +141,41 @@ fn check_mapping(mapping: &Mapping) {
     }
 }
 
+/// A key alone is as large as what it holds; those of one stack hold a slot each, and together all of it. Gives the elements of each
+/// param that its keys hold.
+fn check_keys(mapping: &Mapping) -> Vec<u128> {
+    let mut of_params = vec![0; mapping.params().len()];
+    let mut of_stacks: HashMap<&str, (u128, u128)> = HashMap::new();
+    let mut alone = HashSet::new();
+    for key in mapping.keys() {
+        let param = &mapping.params()[key.param];
+        assert!(key.region.is_inside(&param.shape), "{key:?}");
+        let elements = volume(key.region.sizes());
+        of_params[key.param] += elements;
+        let whole = volume(key.shape.extents());
+        if key.slot.is_none() {
+            assert_eq!(elements, whole, "{key:?}");
+            assert!(alone.insert(&key.name), "{key:?} is there twice");
+            continue;
+        }
+        let stored = key.in_key(&key.region);
+        assert!(stored.is_inside(&key.shape), "{key:?}");
+        assert_eq!(
+            key.in_param(&stored),
+            Some((key.region.clone(), 0)),
+            "{key:?}"
+        );
+        let stack = of_stacks.entry(&key.name).or_insert((0, whole));
+        assert_eq!(stack.1, whole, "{key:?}");
+        stack.0 += elements;
+    }
+    for (name, (held, whole)) in of_stacks {
+        assert_eq!(held, whole, "{name}");
+        assert!(!alone.contains(&name.to_owned()), "{name} is there twice");
+    }
+    of_params
+}
+
 /// Padded or not, pieces fill what they filled, and no key reaches outside its param. A checkpoint that is as long as a mesh
 /// makes the params is read so long.
 fn check_padding(mapping: &Mapping) {
@@ -166,11 +193,7 @@ fn check_padding(mapping: &Mapping) {
             let param = &padded.params()[piece.param];
             assert!(piece.param_region.is_inside(&param.filled), "{piece:?}");
         }
-        for key in padded.keys() {
-            let param = &padded.params()[key.param];
-            assert!(key.region.is_inside(&param.shape), "{key:?}");
-            assert_eq!(volume(key.region.sizes()), volume(key.shape.extents()));
-        }
+        let of_keys = check_keys(&padded);
         let inventory = padded.keys().iter().map(|key| StoredTensor {
             name: key.name.clone(),
             dtype: padded.rule(padded.params()[key.param].rule).dtype.accepts[0],
@@ -185,10 +208,6 @@ fn check_padding(mapping: &Mapping) {
         };
         if mapping.keys().iter().all(is_plain) {
             assert_eq!(read, padded);
-            let mut of_keys = vec![0; padded.params().len()];
-            for key in padded.keys() {
-                of_keys[key.param] += volume(key.region.sizes());
-            }
             for (param, elements) in padded.params().iter().zip(of_keys) {
                 assert_eq!(elements, volume(param.shape.extents()), "{param:?}");
             }
