@@ -93,11 +93,11 @@ static void add_shape(text *out, long rows, long columns) {
     add(out, columns ? "\"shape\": [%ld, %ld]" : "\"shape\": [%ld]", rows, columns);
 }
 
-/* A rule up to its first tensor, for every layer if there are any. */
+/* A rule up to its first tensor, for every layer if there are any: Megatron stacks layers that are alike. */
 static void add_rule(text *out, const char *name, const char *param, long layers, long rows, long columns) {
     add(out, "{\"rule\": \"map\", \"name\": \"%s\", \"group\": \"dense\", \"param\": \"%s\", \"scope\": [", name, param);
     for (long i = 0; i < layers; i++) add(out, "%s%ld", i ? ", " : "{\"name\": \"i\", \"values\": [", i);
-    add(out, layers ? "]}], " : "], ");
+    add(out, layers ? "]}], \"stack\": \"i\", " : "], ");
     add_shape(out, rows, columns);
     add(out, ", \"dtype\": {\"accepts\": [\"BF16\", \"F32\"]}, \"parts\": [");
 }

@@ -86,10 +86,12 @@ fn a_plugin_in_c_says_what_one_in_rust_would() {
             &[32, 8],
         )
         .over(layers())
+        .stacked("i")
         .part(part("gate", [16, 8]))
         .part(part("up", [16, 8]).at(["16", "0"])),
         rule("down", "decoder.layers.{i}.mlp.linear_fc2.weight", &[8, 16])
             .over(layers())
+            .stacked("i")
             .part(part("down", [8, 16])),
         rule("final norm", "decoder.final_layernorm.weight", &[8])
             .part(Part::new("model.norm.weight", [8])),

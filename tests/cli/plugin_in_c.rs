@@ -44,7 +44,9 @@ fn a_plugin_in_c_brings_a_checkpoint_across_and_back() {
     assert!(steps.iter().all(|step| step["outcome"] == "passed"));
     let (run, exported) = (scratch.path().join("run"), scratch.path().join("exported"));
     let source = source();
-    let meshes: [&[&str]; 4] = [
+    let meshes: [&[&str]; 6] = [
+        &["--layer-axis", "per-layer"],
+        &["--layer-axis", "per-layer", "--tp", "2"],
         &["--tp", "2", "--pp", "2"],
         &["--tp", "8", "--pp", "4"],
         &["--chunks", "whole"],
@@ -57,7 +59,21 @@ fn a_plugin_in_c_brings_a_checkpoint_across_and_back() {
             &imported["source"]["tensors"],
             &imported["target"]["tensors"],
         );
-        assert_eq!(counts, (&json!(14), &json!(10)));
+        // Four layers are a tensor for each of their two params, or each has its own.
+        let is_per_layer = mesh.contains(&"per-layer");
+        let params = if is_per_layer { 10 } else { 4 };
+        assert_eq!(counts, (&json!(14), &json!(params)));
+        let inspected = rialto(["inspect", text(&run), "--json"]).result();
+        let names = inspected["tensors"].as_array().unwrap().iter();
+        let names: Vec<&str> = names
+            .map(|tensor| tensor["name"].as_str().unwrap())
+            .collect();
+        let key = if is_per_layer {
+            "decoder.layers.3.mlp.linear_fc2.weight"
+        } else {
+            "decoder.layers.mlp.linear_fc2.weight"
+        };
+        assert!(names.len() == params && names.contains(&key), "{names:?}");
         let compared = with(&plugin, &["verify", text(&source), text(&run)]).result();
         assert_eq!(compared["is_equal"], true, "{compared}");
         let export = with(&plugin, &["export", text(&run), text(&exported), "--force"]).result();

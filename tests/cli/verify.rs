@@ -136,7 +136,7 @@ fn fc_16_a_difference_is_one_and_names_layer_expert_and_matrix() {
         );
     }
     assert!(
-        printed.stderr.contains("differ, 1 tensors in values"),
+        printed.stderr.contains("differ, 1 tensor in values"),
         "{}",
         printed.stderr
     );

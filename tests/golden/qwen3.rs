@@ -13,7 +13,8 @@ use std::sync::Arc;
 use rialto_bridge::{Bridge, LayerAxis, Mesh, MtpPolicy, StageChoice};
 use rialto_checkpoint::store::{LocalStore, MemoryStore, Store, read_whole};
 use rialto_engine::{
-    Contents, ExportOptions, ImportPlan, Options, Silent, VerifyOptions, VerifySource, verify,
+    Contents, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
+    VerifyOptions, VerifySource, verify,
 };
 use rialto_host::{LoadedPlugin, Registry, SearchPath};
 use rialto_tensor::Dtype;
@@ -130,6 +131,39 @@ fn one_model_exports_to_the_same_bytes_whatever_form_it_was_imported_in() {
                 }
             }
         }
+    }
+}
+
+/// One tensor for all layers is counted once, on either side and in either direction.
+#[test]
+fn a_stack_is_one_tensor_in_every_count() {
+    for golden in &REAL {
+        let manifest = golden.manifest();
+        let tensors = manifest["tensors"].as_object().unwrap().len() as u64;
+        let objects = manifest["objects"].as_object().unwrap().len() as u64;
+        let family = family();
+        let source = on_disk(golden.source);
+        let import = ImportPlan::new(family.as_ref(), source, &golden.options()).unwrap();
+        let reference = Some(on_disk(golden.source));
+        let source = MegatronSource::open(golden.run(), reference).unwrap();
+        let export = ExportPlan::new(family.as_ref(), source, &ExportOptions::default()).unwrap();
+        let (target, stored) = (&import.summary().target, &export.summary().source);
+        assert_eq!(
+            (target.tensors, stored.tensors),
+            (tensors, tensors),
+            "{}",
+            golden.name
+        );
+        // The common state is an object of theirs and a file of ours.
+        assert_eq!((target.objects, stored.objects), (objects - 1, objects));
+        let both = [import.summary(), export.summary()];
+        let bytes = both.map(|summary| [summary.source.bytes, summary.target.bytes]);
+        let expected = if golden.source == TIED {
+            255_040
+        } else {
+            250_944
+        };
+        assert_eq!(bytes, [[expected; 2]; 2], "{}", golden.name);
     }
 }
 
@@ -274,7 +308,10 @@ fn a_tied_head_that_is_stored_all_the_same_is_compared_and_not_carried() {
     let skipped = &plan.unwrap().summary().skipped.clone()[0];
     assert_eq!(
         (skipped.reason.as_str(), skipped.tensors),
-        ("lm_head.weight is model.embed_tokens.weight once more", 1)
+        (
+            "lm_head.weight repeats model.embed_tokens.weight: an import compares them and carries one",
+            1
+        )
     );
     let run = import(
         family().as_ref(),
@@ -310,6 +347,41 @@ fn a_tied_head_that_is_stored_all_the_same_is_compared_and_not_carried() {
     };
     let run = import(family().as_ref(), Arc::new(other), &ignoring).unwrap();
     assert_tensors(&REAL[0], run);
+    // A copy that is not there is nothing to ignore.
+    let plan = ImportPlan::new(family().as_ref(), on_disk(TIED), &ignoring).unwrap();
+    let notices = &plan.summary().notices;
+    let said = "--ignore \"lm_head.*\" matches nothing";
+    assert!(
+        notices.iter().any(|notice| notice.starts_with(said)),
+        "{notices:?}"
+    );
+}
+
+/// What a checkpoint holds once more is a part that the other one lacks.
+#[test]
+fn a_copy_that_the_other_side_lacks_is_named_and_a_difference_if_the_user_says_so() {
+    let mut values = tensors(on_disk(TIED).as_ref());
+    let head = values["model.embed_tokens.weight"].clone();
+    values.insert("lm_head.weight".to_owned(), head);
+    let family = family();
+    for is_strict_keys in [false, true] {
+        let open = |store| VerifySource::open(store).unwrap();
+        let ours = open(Arc::new(written::hugging_face(TIED, &values)));
+        let theirs = open(on_disk(TIED));
+        let config = ours.config().unwrap();
+        let contents = |source| Contents::new(source, config, family.as_ref()).unwrap();
+        let options = VerifyOptions {
+            is_strict_keys,
+            ..VerifyOptions::default()
+        };
+        let report = verify(&contents(&ours), &contents(&theirs), &options, &Silent).unwrap();
+        assert_eq!(report.is_equal, !is_strict_keys);
+        let part = &report.one_sided[0];
+        assert_eq!(
+            (part.name.as_str(), part.params),
+            ("tensors that are there once more", 1)
+        );
+    }
 }
 
 /// The findings of a verification, which says equal if there are none.

@@ -45,6 +45,7 @@ const KNOWN_KEYS: &[&str] = &[
     "num_hidden_layers",
     "num_key_value_heads",
     "pad_token_id",
+    "partial_rotary_factor",
     "rms_norm_eps",
     "rope_parameters",
     "rope_scaling",
@@ -59,6 +60,9 @@ const KNOWN_KEYS: &[&str] = &[
 
 /// Most layers of a model.
 const MOST_LAYERS: u64 = 1_000;
+
+/// Most heads of a layer.
+const MOST_HEADS: u64 = 1 << 16;
 
 /// The attention of a layer, as `layer_types` has it.
 const ATTENTION: &str = "full_attention";
@@ -88,8 +92,8 @@ impl Model {
             hidden_size: config.size("hidden_size")?,
             intermediate_size: config.size("intermediate_size")?,
             num_hidden_layers: config.bounded("num_hidden_layers", MOST_LAYERS)?,
-            num_attention_heads: config.size(heads)?,
-            num_key_value_heads: config.size(groups)?,
+            num_attention_heads: config.bounded(heads, MOST_HEADS)?,
+            num_key_value_heads: config.bounded(groups, MOST_HEADS)?,
             head_dim: config.size("head_dim")?,
             is_tied: is_tied(config)?,
         };

@@ -104,8 +104,9 @@ impl WeightMapping for Qwen3 {
                 rule("*.linear_fc2.weight", vec![tp(1, channels)]),
                 rule("embedding.word_embeddings.weight", vec![tp(0, rows)]),
                 rule("output_layer.weight", vec![tp(0, rows)]),
-                // Norms are whole on every rank.
-                rule("*", Vec::new()),
+                // Norms are whole on every rank. They are named, so that a param that is forgotten here is refused and not taken for one.
+                rule("*.layer_norm_weight", Vec::new()),
+                rule("*layernorm.weight", Vec::new()),
             ],
         })
     }

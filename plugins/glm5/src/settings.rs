@@ -36,9 +36,7 @@ const CUT_BY_PATTERN: &str = "a hybrid model is cut by its layer pattern, which 
 const NO_FP8: &str = "sparse attention is not trained in FP8";
 const NO_VIRTUAL_STAGES: &str = "a hybrid model has no virtual stages";
 const BY_PATTERN: &str = "the layers are those of hybrid_layer_pattern";
-const HETEROGENEOUS: &str = "the layers of a kind are alike in the weights";
 const NO_SUCH_PARAMS: &str = "the weights have no params for it";
-const OTHER_ATTENTION: &str = "the weights were trained with another attention";
 
 /// Fields that the family leaves as they are, the values they have then, and why. Source of the values: the defaults of
 /// Megatron-Bridge's provider. It fails on some of them when a model is built, long after a checkpoint was written, and on
@@ -54,12 +52,9 @@ const UNSET: &[(&str, &[&str], &str)] = &[
         &["false"],
         CUT_BY_PATTERN,
     ),
-    ("attention_output_gate", &["false"], NO_SUCH_PARAMS),
     ("fp4", &["null"], "sparse attention is not trained in FP4"),
     ("fp8", &["null"], NO_FP8),
     ("fp8_param", &["false"], NO_FP8),
-    ("heterogeneous_*", &["null", "false"], HETEROGENEOUS),
-    ("heterogeneous_block_specs", &["false"], HETEROGENEOUS),
     ("hybrid_override_pattern", &["null"], BY_PATTERN),
     ("moe_latent_size", &["null"], NO_SUCH_PARAMS),
     ("moe_shared_expert_gate", &["false"], NO_SUCH_PARAMS),
@@ -69,7 +64,6 @@ const UNSET: &[(&str, &[&str], &str)] = &[
         &["false"],
         "each prediction layer has params of its own",
     ),
-    ("no_rope_freq", &["null"], OTHER_ATTENTION),
     (
         "num_layers_in_first_pipeline_stage",
         &["null"],
@@ -85,19 +79,12 @@ const UNSET: &[(&str, &[&str], &str)] = &[
         &["null"],
         NO_VIRTUAL_STAGES,
     ),
-    (
-        "padded_vocab_size",
-        &["null"],
-        "it follows from vocab_size, and from --pad-vocab",
-    ),
     ("pipeline_model_parallel_layout", &["null"], CUT_BY_PATTERN),
-    ("softmax_type", &["\"vanilla\""], OTHER_ATTENTION),
     (
         "virtual_pipeline_model_parallel_size",
         &["null"],
         NO_VIRTUAL_STAGES,
     ),
-    ("window_size", &["null"], OTHER_ATTENTION),
 ];
 
 const RULES: SettingRules<'_> = SettingRules {
@@ -354,17 +341,13 @@ mod tests {
             "heterogeneous_x",
         ];
         let listed = UNSET.iter().map(|(field, ..)| *field);
-        let named = listed.filter(|field| !field.ends_with('*'));
-        for field in named.chain(layers) {
+        for field in listed.chain(layers) {
             let kept = match field {
                 "account_for_embedding_in_pipeline_split"
                 | "account_for_loss_in_pipeline_split"
-                | "attention_output_gate"
                 | "fp8_param"
-                | "heterogeneous_block_specs"
                 | "moe_shared_expert_gate"
                 | "mtp_use_repeated_layer" => vec![json!(false)],
-                "softmax_type" => vec![json!("vanilla")],
                 _ if layers.contains(&field) => vec![json!(null), json!(false)],
                 _ => vec![json!(null)],
             };

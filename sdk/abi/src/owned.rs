@@ -46,10 +46,10 @@ impl OwnedBytes {
         }
     }
 
-    /// The bytes.
+    /// The bytes; none of a length that no memory has.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        if self.data.is_null() {
+        if self.data.is_null() || self.len > isize::MAX as u64 {
             return &[];
         }
         // SAFETY: `data` is valid for `len` bytes until `release`: by `new` for ours, and for one that came over the
@@ -94,5 +94,19 @@ mod tests {
         assert_eq!(bytes.bytes(), [1, 2, 3]);
         assert_eq!(OwnedBytes::new(Vec::new()).bytes(), [0u8; 0]);
         assert_eq!(OwnedBytes::EMPTY.bytes(), [0u8; 0]);
+    }
+
+    #[test]
+    fn a_length_that_no_memory_has_is_not_believed() {
+        let mut byte = 7;
+        for len in [u64::MAX, 1 << 63] {
+            let owned = OwnedBytes {
+                data: &raw mut byte,
+                len,
+                context: ptr::null_mut(),
+                release: None,
+            };
+            assert_eq!(owned.bytes(), [0u8; 0]);
+        }
     }
 }

@@ -130,7 +130,9 @@ pub unsafe fn text(view: RStr<'_>) -> Option<&str> {
 ///
 /// `data` is null or valid for `len` values for as long as `'a` lasts.
 unsafe fn from_parts<'a, T>(data: *const T, len: u64) -> &'a [T] {
-    if data.is_null() {
+    // A length that no memory has is none: whoever reads the view finds that it does not fit.
+    let is_possible = len <= (isize::MAX as u64) / (size_of::<T>().max(1) as u64);
+    if data.is_null() || !is_possible {
         return &[];
     }
     // SAFETY: the pointer is not null, and the rest is the caller's promise. The targets are 64-bit, so the length fits.

@@ -31,7 +31,8 @@ pub struct TensorBinding {
 impl Held for TensorBinding {
     fn held_bytes(&self) -> u64 {
         let tensors = self.tensors.held_bytes() + self.encodings.held_bytes();
-        tensors + self.param_dtypes.held_bytes() + self.aliases.held_bytes()
+        let others = size_of_val(self.skipped.as_slice()) + size_of_val(self.copies.as_slice());
+        tensors + self.param_dtypes.held_bytes() + self.aliases.held_bytes() + others as u64
     }
 }
 
@@ -175,7 +176,8 @@ impl Mapping {
         // A stack is one tensor, however many params it holds: what is wrong with it is said once.
         let mut stacks: HashMap<&str, Option<usize>> = HashMap::new();
         for key in &self.keys {
-            if let Some(&found) = stacks.get(key.name.as_str()) {
+            let known = stacks.get(key.name.as_str()).filter(|_| key.slot.is_some());
+            if let Some(&found) = known {
                 keys.push(found);
                 continue;
             }

@@ -63,8 +63,13 @@ pub fn decode<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, Error>
         document: name.to_owned(),
         reason,
     };
+    let text = std::str::from_utf8(bytes);
+    let text = text.map_err(|error| unreadable(format!("it is not UTF-8: {error}")))?;
+    if text.is_empty() {
+        return Err(unreadable("it is empty".to_owned()));
+    }
     let incoming: Incoming<'_> =
-        serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))?;
+        serde_json::from_str(text).map_err(|error| unreadable(error.to_string()))?;
     if incoming.schema != SCHEMA {
         return Err(unreadable(format!(
             "schema {} found, {SCHEMA} expected",

@@ -3,7 +3,7 @@
 use crate::{Error, MapRule, Part, Scope};
 
 /// Most pieces and objects of a map: ten times those of the largest models known.
-const LIMIT: u64 = 1 << 20;
+pub(crate) const MOST_PIECES: u64 = 1 << 20;
 /// Most axes of a tensor or param, as in torch.
 const MAX_AXES: usize = 64;
 /// Most indices in the scope of a rule or of a part.
@@ -29,13 +29,13 @@ pub(crate) fn expanded<'a>(
 
 /// Refuses so many of them in all the rules up to this one.
 pub(crate) fn check_count(rule: &MapRule, expanded: u64) -> Result<(), Error> {
-    if expanded <= LIMIT {
+    if expanded <= MOST_PIECES {
         return Ok(());
     }
     Err(Error::Unsupported {
         what: format!("a weight map of this size, at rule {}", rule.name),
         found: format!("{expanded} pieces and objects"),
-        supported: format!("up to {LIMIT}"),
+        supported: format!("up to {MOST_PIECES}"),
     })
 }
 

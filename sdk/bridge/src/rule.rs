@@ -9,6 +9,7 @@ use rialto_tensor::Dtype;
 use serde::{Deserialize, Serialize};
 
 use crate::Padding;
+use crate::limits::MOST_PIECES;
 
 /// A rule of any kind. The kind is the document's `rule` field; an unknown one is refused by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,12 +68,15 @@ impl Scope {
         Scope::default()
     }
 
-    /// Adds an index inside the ones before it.
+    /// Adds an index inside the ones before it. Of more values than a map may have pieces it keeps one too many, so that the map is
+    /// refused and not made: a config may name any number.
     #[must_use]
     pub fn index(mut self, name: &str, values: impl IntoIterator<Item = u64>) -> Scope {
+        let values = values.into_iter();
+        let kept = values.take(MOST_PIECES as usize + 1);
         self.0.push(Index {
             name: name.to_owned(),
-            values: values.into_iter().collect(),
+            values: kept.collect(),
         });
         self
     }
@@ -271,7 +275,8 @@ impl MapRule {
         self
     }
 
-    /// Says that Megatron stores the params of all values of an index as one tensor.
+    /// Says that Megatron stores the params of all values of an index as one tensor. The part of the name that is the index counts from
+    /// 0 on without a gap: all layers of a model are alike, or none is stacked.
     #[must_use]
     pub fn stacked(mut self, index: &str) -> MapRule {
         self.stack = Some(index.to_owned());

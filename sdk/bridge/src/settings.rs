@@ -94,7 +94,7 @@ impl FieldKind {
                 .as_f64()
                 .is_some_and(|part| (0.0..1.0).contains(&part)),
             FieldKind::Amount => value.as_f64().is_some_and(|amount| amount >= 0.0),
-            FieldKind::Choice(values) => values.contains(&value.to_string().as_str()),
+            FieldKind::Choice(values) => is_one_of(values, value),
         }
     }
 
@@ -114,8 +114,85 @@ impl FieldKind {
     }
 }
 
+const ANOTHER_ATTENTION: &str = "the weights were trained with another attention";
+const ANOTHER_BLOCK: &str = "the weights were trained with another block";
+const ANOTHER_DEALING: &str = "--pipeline deals the layers";
+const ANOTHER_ROPE: &str = "the weights were trained with another rotary embedding";
+const LAYERS_ALIKE: &str = "the layers of a kind are alike in the weights";
+const NO_SUCH_PARAMS: &str = "the weights have no params for it";
+const VIRTUAL_STAGES: &str = "virtual stages deal the layers otherwise";
+
+/// Fields of Megatron's provider with which it would make another model of any weights, the values that they have by default, and
+/// why they stay. A family that writes such a field, or has a row of its own for it, knows better.
+const OF_EVERY_FAMILY: &[(&str, &[&str], &str)] = &[
+    (
+        "account_for_embedding_in_pipeline_split",
+        &["false"],
+        ANOTHER_DEALING,
+    ),
+    (
+        "account_for_loss_in_pipeline_split",
+        &["false"],
+        ANOTHER_DEALING,
+    ),
+    (
+        "apply_residual_connection_post_layernorm",
+        &["false"],
+        ANOTHER_BLOCK,
+    ),
+    ("attention_output_gate", &["false"], NO_SUCH_PARAMS),
+    (
+        "experimental_attention_variant",
+        &["null"],
+        ANOTHER_ATTENTION,
+    ),
+    ("heterogeneous_block_specs", &["false"], LAYERS_ALIKE),
+    ("heterogeneous_*", &["null", "false"], LAYERS_ALIKE),
+    ("hybrid_override_pattern", &["null"], LAYERS_ALIKE),
+    ("is_hybrid_model", &["false"], ANOTHER_BLOCK),
+    ("linear_attention_freq", &["null"], ANOTHER_ATTENTION),
+    ("mtp_num_layers", &["null"], NO_SUCH_PARAMS),
+    ("multi_latent_attention", &["false"], ANOTHER_ATTENTION),
+    ("no_rope_freq", &["null"], ANOTHER_ROPE),
+    (
+        "num_layers_in_first_pipeline_stage",
+        &["null"],
+        ANOTHER_DEALING,
+    ),
+    (
+        "num_layers_in_last_pipeline_stage",
+        &["null"],
+        ANOTHER_DEALING,
+    ),
+    (
+        "num_layers_per_virtual_pipeline_stage",
+        &["null"],
+        VIRTUAL_STAGES,
+    ),
+    ("num_moe_experts", &["null"], NO_SUCH_PARAMS),
+    (
+        "padded_vocab_size",
+        &["null"],
+        "it follows from vocab_size, and from --pad-vocab",
+    ),
+    ("pipeline_model_parallel_layout", &["null"], ANOTHER_DEALING),
+    ("qk_l2_norm", &["false"], ANOTHER_ATTENTION),
+    ("rope_scaling", &["false"], ANOTHER_ROPE),
+    ("rotary_interleaved", &["false"], ANOTHER_ROPE),
+    ("softmax_scale", &["null"], ANOTHER_ATTENTION),
+    ("softmax_type", &["\"vanilla\""], ANOTHER_ATTENTION),
+    (
+        "virtual_pipeline_model_parallel_size",
+        &["null"],
+        VIRTUAL_STAGES,
+    ),
+    ("window_attn_skip_freq", &["null"], ANOTHER_ATTENTION),
+    ("window_size", &["null"], ANOTHER_ATTENTION),
+];
+
 /// What a family knows of the provider fields that a user may set. Another value of a field that the family writes about the
-/// weights is refused, and so is one that a table here does not allow; all other fields are written as given.
+/// weights is refused, and so is one that a table here does not allow, and one that would make another model of any weights; all other fields
+/// are written as given.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingRules<'a> {
     /// Fields whose value is the user's choice, and what they hold.
@@ -153,8 +230,11 @@ impl SettingRules<'_> {
         let fault = |reason: &str, supported: &str| {
             Some(SettingFault::new(field, value, reason, supported))
         };
-        if let Some((kept, reason)) = self.kept(field) {
-            let is_kept = kept.contains(&value.to_string().as_str());
+        // What a family writes itself is its own affair, and so is what it leaves to the user.
+        let is_free = self.free.iter().any(|(free, _)| *free == field);
+        let of_all = || (!is_free && decided.is_none()).then(|| row(OF_EVERY_FAMILY, field));
+        if let Some((kept, reason)) = row(self.kept, field).or_else(|| of_all().flatten()) {
+            let is_kept = is_one_of(kept, value);
             let supported = kept.join(" or ");
             return fault(reason, &supported).filter(|_| !is_kept);
         }
@@ -168,17 +248,29 @@ impl SettingRules<'_> {
             None => fault("the config and the family decide it", &decided),
         }
     }
+}
 
-    /// The values that a field may have if it stays as Megatron has it, and why it does.
-    fn kept(&self, field: &str) -> Option<(&[&str], &str)> {
-        let named = self.kept.iter().find(|(name, ..)| *name == field);
-        let begins = |(name, ..): &&(&str, &[&str], &str)| {
-            let beginning = name.strip_suffix('*');
-            beginning.is_some_and(|beginning| field.starts_with(beginning))
-        };
-        let entry = named.or_else(|| self.kept.iter().find(begins));
-        entry.map(|(_, kept, reason)| (*kept, *reason))
-    }
+/// Whether a value is one of these, each in JSON.
+fn is_one_of(values: &[&str], value: &Value) -> bool {
+    let values = values
+        .iter()
+        .map(|text| serde_json::from_str::<Value>(text));
+    let mut known = values.filter_map(Result::ok);
+    known.any(|known| is_same_value(&known, value))
+}
+
+/// The values that a table lets a field have, and why.
+fn row<'a>(
+    table: &[(&str, &'a [&'a str], &'a str)],
+    field: &str,
+) -> Option<(&'a [&'a str], &'a str)> {
+    let named = table.iter().find(|(name, ..)| *name == field);
+    let begins = |(name, ..): &&(&str, &[&str], &str)| {
+        let beginning = name.strip_suffix('*');
+        beginning.is_some_and(|beginning| field.starts_with(beginning))
+    };
+    let entry = named.or_else(|| table.iter().find(begins));
+    entry.map(|(_, kept, reason)| (*kept, *reason))
 }
 
 /// What the name of a field looks like.
@@ -398,5 +490,105 @@ mod tests {
         assert_eq!(changed(json!({"a": 1.0, "b": "x", "c": 2})), Map::new());
         let other = json!({"a": 2, "b": null, "c": "2", "d": null});
         assert_eq!(changed(other.clone()), fields(other));
+    }
+
+    const RULES: SettingRules<'_> = SettingRules {
+        free: &[
+            ("dropout", FieldKind::Fraction),
+            ("names", FieldKind::Names),
+            ("softmax_scale", FieldKind::Amount),
+            ("word", FieldKind::Choice(&["null", "\"full\""])),
+        ],
+        kept: &[
+            ("window_size", &["null", "[128,0]"], "our own reason"),
+            ("own_*", &["1"], "a beginning"),
+            ("own_name", &["2"], "a name"),
+        ],
+        by_option: &[("should_pad_vocab", "--pad-vocab")],
+    };
+
+    fn told(settings: Value) -> Vec<String> {
+        let provider = fields(json!({
+            "hidden_size": 8, "is_hybrid_model": true, "should_pad_vocab": false, "dropout": 0.0,
+        }));
+        let faults = RULES.faults(&provider, &fields(settings));
+        faults.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_field_is_free_kept_or_decided_and_any_other_is_written() {
+        for settings in [
+            json!({"dropout": 0.5, "names": null, "word": "full", "softmax_scale": 0.5}),
+            json!({"names": ["a"], "word": null, "anything": [1]}),
+            json!({"window_size": [128.0, 0], "own_x": 1.0, "own_name": 2}),
+            json!({"hidden_size": 8.0, "is_hybrid_model": true, "should_pad_vocab": false}),
+        ] {
+            assert_eq!(told(settings.clone()), [""; 0], "{settings}");
+        }
+        for (settings, end) in [
+            (
+                json!({"dropout": 1}),
+                "it is no value of this field; supported: a number from 0 to below 1",
+            ),
+            (json!({"names": "a"}), "supported: null or a list of names"),
+            (json!({"word": "half"}), "supported: null or full"),
+            (json!({"softmax_scale": -1}), "supported: a number from 0"),
+            (
+                json!({"window_size": [64, 0]}),
+                "our own reason; supported: null or [128,0]",
+            ),
+            (json!({"own_x": 2}), "a beginning; supported: 1"),
+            (json!({"own_name": 1}), "a name; supported: 2"),
+            (
+                json!({"hidden_size": 9}),
+                "the config and the family decide it; supported: 8",
+            ),
+            (
+                json!({"is_hybrid_model": false}),
+                "the config and the family decide it; supported: true",
+            ),
+            (
+                json!({"should_pad_vocab": true}),
+                "--pad-vocab decides it; supported: false",
+            ),
+        ] {
+            let told = told(settings.clone());
+            assert!(
+                told.len() == 1 && told[0].ends_with(end),
+                "{settings}: {told:?}"
+            );
+        }
+    }
+
+    /// Every field with which any weights would be another model, with every kind of value.
+    #[test]
+    fn what_makes_another_model_of_any_weights_stays_as_megatron_has_it() {
+        let other = SettingRules {
+            free: &[],
+            kept: &[],
+            by_option: &[],
+        };
+        for (field, kept, _) in OF_EVERY_FAMILY {
+            let field = field.replace('*', "x");
+            for value in [
+                json!(null),
+                json!(false),
+                json!(true),
+                json!(2),
+                json!(0.5),
+                json!("vanilla"),
+                json!("Ett|tL"),
+                json!([128, 0]),
+                json!({}),
+            ] {
+                let settings = fields(json!({field.clone(): value}));
+                let is_kept = kept.contains(&value.to_string().as_str());
+                let faults = other.faults(&Map::new(), &settings);
+                assert_eq!(faults.is_empty(), is_kept, "{field}={value}");
+                // A family that writes the field decides it.
+                let faults = other.faults(&fields(json!({field.clone(): "ours"})), &settings);
+                assert_eq!(faults[0].supported, "\"ours\"", "{field}={value}");
+            }
+        }
     }
 }

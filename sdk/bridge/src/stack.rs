@@ -72,9 +72,19 @@ impl Stack {
         }))
     }
 
-    /// The key of a param, and its place on the leading axis.
+    /// The key of a param, and its place on the leading axis. Errors: also for a place beyond its end.
     pub(crate) fn key(&self, bindings: &[(&str, u64)]) -> Result<(String, u64), Error> {
-        Ok((self.key.expand(bindings)?, self.slot.evaluate(bindings)?))
+        let (key, slot) = (self.key.expand(bindings)?, self.slot.evaluate(bindings)?);
+        if slot < self.layers {
+            return Ok((key, slot));
+        }
+        let layers = self.layers;
+        Err(Error::Template {
+            template: key,
+            reason: format!(
+                "layer {slot} of a stack of {layers}: stacked layers count from 0, and none is left out"
+            ),
+        })
     }
 
     /// The key of a param's module; none if it keeps no object.
@@ -102,19 +112,29 @@ impl KeyDecl {
         }
     }
 
-    /// What of the param a rectangle of the key's tensor holds, and how many such rectangles of as many elements stand in it
-    /// before; `None` if it holds nothing of it. The inverse of [`KeyDecl::in_key`] for one layer.
+    /// What of the param a rectangle of the key's tensor holds; `None` if it holds nothing of it. The inverse of [`KeyDecl::in_key`],
+    /// also for a rectangle of several layers.
     #[must_use]
-    pub fn in_param(&self, region: &Region) -> Option<(Region, u64)> {
-        let Some(slot) = self.slot else {
-            return Some((region.clone(), 0));
-        };
-        let ([first, offsets @ ..], [layers, sizes @ ..]) = (region.offsets(), region.sizes())
-        else {
+    pub fn in_param(&self, region: &Region) -> Option<Region> {
+        if self.slot.is_none() {
+            return Some(region.clone());
+        }
+        self.layers_before(region)?;
+        let ([_, offsets @ ..], [_, sizes @ ..]) = (region.offsets(), region.sizes()) else {
             return None;
         };
-        let before = slot.checked_sub(*first).filter(|before| before < layers)?;
-        Some((Region::new(offsets, sizes), before))
+        Some(Region::new(offsets, sizes))
+    }
+
+    /// How many layers of a rectangle of the key's tensor stand in it before the param's; 0 for a key that is no stack, `None` if the
+    /// rectangle holds nothing of the param.
+    #[must_use]
+    pub fn layers_before(&self, region: &Region) -> Option<u64> {
+        let Some(slot) = self.slot else {
+            return Some(0);
+        };
+        let (first, layers) = (*region.offsets().first()?, *region.sizes().first()?);
+        slot.checked_sub(first).filter(|before| *before < layers)
     }
 }
 
@@ -337,6 +357,21 @@ mod tests {
         for values in [&[1, 2, 3][..], &[0, 2, 4], &[0, 1, 1]] {
             assert!(over(values).is_err(), "{values:?}");
         }
+        // Nor is it a param's own key, whichever comes first.
+        let mut plain = rule();
+        plain.name = "plain".to_owned();
+        plain.param = "decoder.layers.fc.weight".to_owned();
+        plain.scope = Scope::new();
+        (plain.stack, plain.state, plain.param_forms) = (None, None, Vec::new());
+        plain.parts = vec![Part::new("plain", [4, 2])];
+        for rules in [[rule(), plain.clone()], [plain, rule()]] {
+            let error = map(rules).resolve().unwrap_err();
+            let findings = error.findings();
+            let said = |finding: &String| {
+                finding.contains("param decoder.layers.fc.weight is made by rule")
+            };
+            assert!(findings.iter().any(said), "{findings:?}");
+        }
         // Nor do two rules share one, though no param is of both.
         let mut other = rule();
         other.param = "decoder.{i}.layers.fc.weight".to_owned();
@@ -395,11 +430,12 @@ mod tests {
             let inside = (first..first + layers).contains(&slot);
             let found = key.in_param(&chunk);
             prop_assert_eq!(found.is_some(), inside);
-            if let Some((region, before)) = found {
-                prop_assert_eq!(before, slot - first);
+            prop_assert_eq!(key.layers_before(&chunk), inside.then(|| slot.wrapping_sub(first)));
+            if let Some(region) = found {
                 let stored = key.in_key(&region);
                 prop_assert_eq!(stored.intersection(&chunk), Some(stored.clone()));
-                prop_assert_eq!(key.in_param(&stored), Some((region, 0)));
+                prop_assert_eq!(key.layers_before(&stored), Some(0));
+                prop_assert_eq!(key.in_param(&stored), Some(region));
             }
         }
     }

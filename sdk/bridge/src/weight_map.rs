@@ -76,12 +76,21 @@ struct Expansion {
     params: Vec<ParamDecl>,
     param_positions: HashMap<String, usize>,
     keys: Vec<KeyDecl>,
-    key_rules: HashMap<String, usize>,
+    key_claims: HashMap<String, KeyClaim>,
     pieces: Vec<Piece>,
     objects: Vec<ObjectDecl>,
     skipped: Vec<TensorDecl>,
     copies: Vec<CopyDecl>,
     violations: Vec<Violation>,
+}
+
+/// Who has a key.
+#[derive(Clone, Copy)]
+struct KeyClaim {
+    rule: usize,
+    is_stack: bool,
+    /// Whether it is a param's own name.
+    is_own: bool,
 }
 
 /// A part whose templates have been read once, for all values of the indices.
@@ -320,17 +329,22 @@ impl Expansion {
     }
 
     fn add_key(&mut self, key: KeyDecl, rule: usize) {
-        // A param that two rules make is a violation already, and its key is its name. The params of a stack share one.
-        if let Some(first) = self.key_rules.insert(key.name.clone(), rule)
-            && key.name != self.params[key.param].name
-            && (first != rule || key.slot.is_none())
-        {
-            let rule_name = |rule: usize| self.rules[rule].name.clone();
-            self.violations.push(Violation::TwoRules {
-                param: key.name.clone(),
-                first: rule_name(first),
-                second: rule_name(rule),
-            });
+        let claim = KeyClaim {
+            rule,
+            is_stack: key.slot.is_some(),
+            is_own: key.slot.is_none() && key.name == self.params[key.param].name,
+        };
+        if let Some(first) = self.key_claims.insert(key.name.clone(), claim) {
+            // The params of a stack share one key, and of a param that two rules make it is said already.
+            let is_shared = first.is_stack && claim.is_stack && first.rule == rule;
+            if !is_shared && !(first.is_own && claim.is_own) {
+                let rule_name = |rule: usize| self.rules[rule].name.clone();
+                self.violations.push(Violation::TwoRules {
+                    param: key.name.clone(),
+                    first: rule_name(first.rule),
+                    second: rule_name(rule),
+                });
+            }
         }
         self.keys.push(key);
     }
@@ -436,6 +450,26 @@ impl Expansion {
         self.tensors.len() - 1
     }
 
+    /// A copy is no tensor of any rule, and of one tensor only.
+    fn check_copies(&mut self) {
+        let skipped = self.skipped.iter();
+        let mut known: HashMap<&str, usize> = skipped
+            .map(|tensor| (tensor.name.as_str(), tensor.rule))
+            .collect();
+        let tensors = self.tensors.iter();
+        known.extend(tensors.map(|tensor| (tensor.name.as_str(), tensor.rule)));
+        for copy in &self.copies {
+            let rule = self.tensors[copy.tensor].rule;
+            if let Some(first) = known.insert(&copy.name, rule) {
+                self.violations.push(Violation::TwoRules {
+                    param: copy.name.clone(),
+                    first: self.rules[first].name.clone(),
+                    second: self.rules[rule].name.clone(),
+                });
+            }
+        }
+    }
+
     fn finish(mut self) -> Result<Mapping, Error> {
         let mut of_tensor: Vec<Vec<Region>> = vec![Vec::new(); self.tensors.len()];
         let mut of_param: Vec<Vec<Region>> = vec![Vec::new(); self.params.len()];
@@ -488,16 +522,7 @@ impl Expansion {
                     fault,
                 }));
         }
-        for copy in &self.copies {
-            if let Some(&other) = self.tensor_positions.get(&copy.name) {
-                let rule_name = |tensor: usize| self.rules[self.tensors[tensor].rule].name.clone();
-                self.violations.push(Violation::TwoRules {
-                    param: copy.name.clone(),
-                    first: rule_name(copy.tensor),
-                    second: rule_name(other),
-                });
-            }
-        }
+        self.check_copies();
         self.objects.sort();
         let doubled = self
             .objects

@@ -370,7 +370,7 @@ pub(crate) struct Verify {
     /// Take another dtype for a difference
     #[arg(long)]
     pub(crate) strict_dtype: bool,
-    /// Take a part that one side lacks altogether (MTP, scales) for a difference
+    /// Take a part that one side lacks altogether (MTP, scales, a tied head stored again) for a difference
     #[arg(long)]
     pub(crate) strict_keys: bool,
     /// Do not compare a checkpoint's bytes with the checksums recorded beside them

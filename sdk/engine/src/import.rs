@@ -334,7 +334,7 @@ impl ImportPlan {
                         let slot = region.offsets().first().copied();
                         let stack = keys.get(&(&*item.name, slot));
                         let key = stack.unwrap_or_else(|| &keys[&(&*item.name, None)]);
-                        let (region, _) = key.in_param(region).expect("it was made from the key");
+                        let region = key.in_param(region).expect("it was made from the key");
                         let mut writer = ChunkWriter::begin(sink.as_ref(), item, layout)?;
                         self.write_chunk(
                             family,
@@ -447,6 +447,10 @@ impl ImportPlan {
         for key in self.mapping.keys().iter().filter(is_first) {
             summary.target.count(&key.shape, self.dtypes[key.param])?;
         }
+        let dtypes = self.mapping.params().iter().zip(&self.dtypes);
+        summary
+            .notices
+            .extend(summary::dtype_notice(&self.spec, dtypes));
         summary.target.objects = self.mapping.objects().len() as u64;
         summary.target.files = self.files.files().len() as u64;
         for (rule, position) in &self.binding.skipped {
@@ -456,7 +460,10 @@ impl ImportPlan {
         }
         for &(tensor, position) in &self.binding.copies {
             let (tensor, copy) = (&self.mapping.tensors()[tensor], &inventory[position]);
-            let reason = format!("{} is {} once more", copy.name, tensor.name);
+            let reason = format!(
+                "{} repeats {}: an import compares them and carries one",
+                copy.name, tensor.name
+            );
             Skipped::count(&mut summary.skipped, &reason, copy.shape.elements()?)?;
         }
         if let Some(&first) = self.binding.aliases.first() {

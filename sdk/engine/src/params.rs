@@ -172,23 +172,21 @@ impl Params {
                 if is_own && !overlaps(&chunk.region, region) {
                     continue;
                 }
-                // How many params' parts stand in the chunk before this one's.
-                let mut before = 0;
-                let in_param = if key.slot.is_some() {
-                    let Some((in_param, slots)) = key.in_param(&chunk.region) else {
-                        continue;
-                    };
-                    before = slots;
-                    in_param
-                } else if is_own {
-                    chunk.region.as_ref().clone()
+                let in_param = if is_own || key.slot.is_some() {
+                    key.in_param(&chunk.region)
                 } else {
-                    Region::corresponding(&chunk.region, &whole, &key.region)
+                    Some(Region::corresponding(&chunk.region, &whole, &key.region))
+                };
+                let Some(in_param) = in_param else {
+                    continue;
                 };
                 if in_param.intersection(region).is_none() {
                     continue;
                 }
-                let skipped = before * in_param.shape().size_bytes(stored.dtype)?;
+                // The layers of a chunk lie one after the other.
+                let before = key.layers_before(&chunk.region).unwrap_or_default();
+                let layer_bytes = in_param.shape().size_bytes(stored.dtype)?;
+                let skipped = before * layer_bytes;
                 let located = checkpoint.locate(&stored.name, chunk)?;
                 let source = checkpoint.source(&chunk.file)?;
                 // The bytes are read again right after, from the page cache: a chunk is a matrix, not a checkpoint.
@@ -203,9 +201,8 @@ impl Params {
                         offset: range.start + skipped,
                     },
                     None => {
-                        let mut bytes = located.read(source.as_ref())?;
-                        bytes.drain(..usize_range(0, skipped).end);
-                        Bytes::Memory(bytes)
+                        let bytes = located.read(source.as_ref())?;
+                        Bytes::Memory(bytes[usize_range(skipped, layer_bytes)].to_vec())
                     }
                 };
                 extents.push(Extent {

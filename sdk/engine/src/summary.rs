@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rialto_bridge::{Mapping, Mesh, ModelSpec};
+use rialto_bridge::{Mapping, Mesh, ModelSpec, ParamDecl};
 use rialto_tensor::{Dtype, Shape};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -198,6 +198,31 @@ pub(crate) fn groups(mapping: &Mapping) -> Result<Vec<Group>, Error> {
         .iter()
         .filter_map(|name| groups.remove(name))
         .collect())
+}
+
+/// A line if Megatron will compute in another dtype than most of the weights are written in: the provider has it from the config,
+/// whatever the weights are.
+pub(crate) fn dtype_notice<'a>(
+    spec: &ModelSpec,
+    params: impl Iterator<Item = (&'a ParamDecl, &'a Dtype)>,
+) -> Option<String> {
+    let named = spec
+        .provider
+        .get("params_dtype")?
+        .get("_target_")?
+        .as_str()?;
+    let mut elements: BTreeMap<Dtype, u128> = BTreeMap::new();
+    for (param, &dtype) in params {
+        let more = param.shape.elements().unwrap_or(u64::MAX);
+        *elements.entry(dtype).or_default() += u128::from(more);
+    }
+    let (most, _) = elements.into_iter().max_by_key(|(_, elements)| *elements)?;
+    let written = most.torch_name();
+    (named.strip_prefix("torch.") != Some(written)).then(|| {
+        format!(
+            "run_config.yaml: params_dtype is {named}, as the config says; most weights are written as {most}"
+        )
+    })
 }
 
 /// A line for each provider field that the user gave another value.

@@ -130,7 +130,7 @@ pub fn verify(
             format!(" {} {} {}\n", result.dtype, unit.shape, unit.tensor_region).as_bytes(),
         );
         digest.update(&result.digest);
-        report.add(unit, result, &mut tally);
+        report.add(unit, result, &mut tally)?;
     }
     report.finish(options, digest.finalize().to_hex().as_str());
     Ok(report)

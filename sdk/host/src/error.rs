@@ -325,10 +325,10 @@ impl Error {
             | Error::Size { .. }
             | Error::Major { .. }
             | Error::Layout { .. } => {
-                "build the plugin with this host's rialto-plugin, or use the host it was built for"
+                "build the plugin with this host's rialto-plugin or rialto.h, or use the host it was built for"
             }
             Error::PanicStrategy { .. } => {
-                "build the plugin with panic = \"unwind\" in its cargo profile"
+                "build the plugin with panic = \"unwind\" in its cargo profile; one in C says RIALTO_PANIC_NONE"
             }
             Error::Unclaimed {
                 available, refused, ..

@@ -89,10 +89,10 @@ pub(crate) struct Remote {
 impl Remote {
     /// Asks the instance who it is.
     pub(crate) fn new(instance: Instance) -> Result<Remote, Error> {
-        let description: Description = ask(&instance, Entry::Describe, &())?;
+        let description: Description = ask(&instance, "its", Entry::Describe, &())?;
         if description.name.is_empty() {
             return Err(Error::Document {
-                document: "describe reply".to_owned(),
+                document: "its describe reply".to_owned(),
                 reason: "the name is empty".to_owned(),
             });
         }
@@ -107,12 +107,18 @@ impl Remote {
     }
 
     fn ask<Q: Serialize, A: DeserializeOwned>(&self, entry: Entry, body: &Q) -> Result<A, Error> {
-        ask(&self.instance, entry, body)
+        let whose = format!("{}'s", self.description.name);
+        ask(&self.instance, &whose, entry, body)
     }
 }
 
+/// Longest reply in bytes: thousands of times the largest there is.
+const MOST_REPLY_BYTES: usize = 1 << 30;
+
+/// `whose` stands before the name of the reply in an error: several plugins may be loaded.
 fn ask<Q: Serialize, A: DeserializeOwned>(
     instance: &Instance,
+    whose: &str,
     entry: Entry,
     body: &Q,
 ) -> Result<A, Error> {
@@ -121,7 +127,16 @@ fn ask<Q: Serialize, A: DeserializeOwned>(
     let reply = instance
         .ask(entry, &request)
         .map_err(|answer| error_of(name, &answer))?;
-    document::decode(&format!("{name} reply"), reply.bytes())
+    let document = format!("{whose} {name} reply");
+    let bytes = reply.bytes();
+    if bytes.len() > MOST_REPLY_BYTES {
+        let reason = format!(
+            "{} bytes found, up to {MOST_REPLY_BYTES} expected",
+            bytes.len()
+        );
+        return Err(Error::Document { document, reason });
+    }
+    document::decode(&document, bytes)
 }
 
 /// The error that a status stands for. Plain text is a message; so is a JSON object without the parts of a detail.

@@ -31,8 +31,9 @@
 //!
 //! **A round trip does not prove which tensor is which param.** Where gate and up are swapped on import, they are swapped
 //! back on export, and every check here passes; so it is with two norms of one shape, with heads in another order, and with a
-//! dequantizer that is wrong in the same way each time. Nor is a value of the provider ever right or wrong here. What proves them is
-//! a checkpoint that the real Megatron-Core saved of the same weights: compare it with an import, with `rialto verify` and
+//! dequantizer that is wrong in the same way each time. Nor is a value of the provider ever right or wrong here, nor where a param is
+//! cut: a forgotten cut or granule, a rule that should be stacked and is not, give other chunks and keys than Megatron's, and every value
+//! comes back. What proves them is a checkpoint that the real Megatron-Core saved of the same weights: compare it with an import, with `rialto verify` and
 //! once by eye.
 //!
 //! JSON has no NaN: `json!(f64::NAN)` is `null` before the SDK sees it, and `null` is a value that Megatron may want. A

@@ -95,7 +95,7 @@ fn what_a_user_may_not_set_is_refused_and_what_trains_is_written() {
         (
             "heterogeneous_block_specs",
             json!(true),
-            "all layers are alike",
+            "alike in the weights",
         ),
         (
             "moe_layer_freq",

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
-use rialto_checkpoint::store::MemoryStore;
-use rialto_engine::{Error, ExportOptions, Options};
+use rialto_bridge::LayerAxis;
+use rialto_checkpoint::store::{MemoryStore, Store};
+use rialto_engine::{DtypeChoice, Error, ExportOptions, ImportPlan, Options};
+use rialto_tensor::Dtype;
 
 use super::{REAL, TIED, UNTIED, family, refused, tensors};
+use crate::import::assert_tensors;
 use crate::world::{
-    Values, delete, double, export, hugging_face, iteration, megatron, on_disk, rename,
+    Values, delete, double, export, hugging_face, import, in_memory, iteration, megatron, on_disk,
+    rename,
 };
 use crate::written::{self, Cut};
 
@@ -133,4 +137,69 @@ fn a_mixture_of_the_two_forms_is_refused() {
         message.contains(&format!("{key} (BF16 [3, 64, 96]")),
         "{message}"
     );
+}
+
+/// A stack has one dtype, and what cannot be one is refused with what can.
+#[test]
+fn layers_of_unlike_dtypes_are_no_stack() {
+    let mut values = tensors(on_disk(TIED).as_ref());
+    let name = "model.layers.1.mlp.down_proj.weight";
+    let (dtype, _, bytes) = values.get_mut(name).unwrap();
+    // BF16 is the upper half of F32.
+    *dtype = Dtype::F32;
+    *bytes = bytes
+        .chunks(2)
+        .flat_map(|half| [0, 0, half[0], half[1]])
+        .collect();
+    let source = written::hugging_face(TIED, &values);
+    let family = family();
+    let run = |options: &Options| import(family.as_ref(), Arc::new(source.clone()), options);
+    let error = run(&Options::default()).map(|_| ()).unwrap_err();
+    assert_eq!(error.slug(), "weight-map/not-total");
+    let message = error.to_string();
+    assert!(
+        message.contains("decoder.layers.mlp.linear_fc2.weight have dtypes BF16 and F32"),
+        "{message}"
+    );
+    let narrowed = Options {
+        dtype: DtypeChoice::Bf16,
+        ..Options::default()
+    };
+    assert_tensors(&REAL[0], run(&narrowed).unwrap());
+    let per_layer = Options {
+        layer_axis: LayerAxis::PerLayer,
+        ..Options::default()
+    };
+    let run: Arc<dyn Store> = Arc::new(run(&per_layer).unwrap());
+    let exported = export(family.as_ref(), run, None, &ExportOptions::default()).unwrap();
+    assert_eq!(hugging_face(&exported), values);
+}
+
+/// The config says what Megatron computes in, whatever the weights are.
+#[test]
+fn weights_of_another_dtype_than_the_config_names_are_said() {
+    let said = |config: &str, dtype: DtypeChoice| {
+        let source = in_memory(TIED);
+        let text = String::from_utf8(source.bytes("config.json").unwrap()).unwrap();
+        let text = text.replace("\"bfloat16\"", config);
+        source.insert("config.json", text.into_bytes()).unwrap();
+        let options = Options {
+            dtype,
+            ..Options::default()
+        };
+        let plan = ImportPlan::new(family().as_ref(), Arc::new(source), &options).unwrap();
+        let notices = plan.summary().notices.clone().into_iter();
+        notices
+            .filter(|notice| notice.contains("params_dtype"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(said("\"bfloat16\"", DtypeChoice::Keep), [""; 0]);
+    for dtype in [DtypeChoice::Keep, DtypeChoice::Bf16] {
+        assert_eq!(
+            said("\"float32\"", dtype),
+            [
+                "run_config.yaml: params_dtype is torch.float32, as the config says; most weights are written as BF16"
+            ]
+        );
+    }
 }

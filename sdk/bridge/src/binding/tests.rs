@@ -2,7 +2,7 @@
 
 use rialto_tensor::{Dtype, Shape};
 
-use crate::{DtypeRule, Form, MapRule, Part, StoredTensor, WeightMap};
+use crate::{DtypeRule, Form, MapRule, Part, Scope, StoredTensor, WeightMap};
 
 fn rule() -> MapRule {
     MapRule::new("embedding", "embedding", "embedding.weight", [4, 2])
@@ -100,6 +100,46 @@ fn a_copy_is_no_other_rule_s_tensor() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn a_copy_is_of_one_tensor_and_no_tensor_that_is_left_out() {
+    let layers = Scope::new().index("i", 0..2);
+    let twice = MapRule::new("layers", "mlp", "layers.{i}", [4, 2])
+        .over(layers)
+        .dtype(DtypeRule::any_of([Dtype::Bf16]))
+        .part(Part::new("model.{i}", [4, 2]))
+        .copied_as("head.weight");
+    let error = WeightMap::new([twice]).resolve().unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("head.weight is made by rule layers"),
+        "{error}"
+    );
+    let skipped = MapRule::new("old", "old", "old", [4, 2])
+        .dtype(DtypeRule::any_of([Dtype::Bf16]))
+        .part(Part::new("head.weight", [4, 2]))
+        .skipped(Some("of the past"));
+    for rules in [[rule(), skipped.clone()], [skipped, rule()]] {
+        let error = WeightMap::new(rules).resolve().unwrap_err();
+        assert!(
+            error.to_string().contains("head.weight is made by rule"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn the_names_of_copies_are_no_longer_than_any_name() {
+    let long = rule().copied_as(&"x".repeat(5000));
+    let error = WeightMap::new([long]).resolve().unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("bytes of a template in rule embedding"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rialto_bridge::layout::counted;
 use rialto_bridge::{Bridge, RawConfig};
 use rialto_engine::verify::{Report as Found, TensorDifference};
 use rialto_engine::{Contents, VerifyOptions, VerifySource, source_config, verify};
@@ -61,13 +62,14 @@ pub(crate) fn run(asked: &Verify, common: &Common, output: &Output) -> Result<()
         };
         let parts = found.one_sided.iter().filter(|part| part.is_difference);
         let counts = [
-            (differ, "tensors in values"),
-            (others, "findings in names and shapes"),
-            (dtypes, "pairs of dtypes"),
-            (parts.count(), "parts that one side lacks"),
+            (differ, "tensor", "in values"),
+            (others, "finding", "in names and shapes"),
+            (dtypes, "pair", "of dtypes"),
+            (parts.count(), "part", "that one side lacks"),
         ];
-        for (number, what) in counts.into_iter().filter(|(number, _)| *number > 0) {
-            message.push_str(&format!(", {number} {what}"));
+        for (number, thing, what) in counts.into_iter().filter(|(number, ..)| *number > 0) {
+            let counted = counted(number as u64, thing);
+            message.push_str(&format!(", {counted} {what}"));
         }
         let mut failure = Failure::own(DIFFERS, message);
         failure.findings = found.findings.clone();

@@ -7,6 +7,8 @@ use rialto_bridge::Violation;
 use rialto_tensor::{Difference, Dtype};
 use serde::Serialize;
 
+use crate::Error;
+
 use super::{Compared, Contents, Unit, VerifyOptions};
 
 /// One of the two checkpoints.
@@ -96,8 +98,8 @@ impl TensorDifference {
         let both = [self.largest_absolute, other.largest_absolute];
         self.largest_absolute = both.into_iter().flatten().reduce(f64::max);
         if other.first < self.first {
-            self.first = other.first;
-            self.values = other.values;
+            (self.first, self.values) = (other.first, other.values);
+            (self.param, self.dtype) = (other.param, other.dtype);
         }
     }
 }
@@ -107,6 +109,8 @@ impl TensorDifference {
 #[derive(Default)]
 pub(super) struct Tally {
     tensors: HashSet<usize>,
+    /// With the two dtypes of those whose dtypes differ.
+    dtypes: HashSet<(usize, (Dtype, Dtype))>,
     /// Where in the report each tensor stands that differs.
     differences: HashMap<usize, usize>,
 }
@@ -170,28 +174,46 @@ impl Report {
                 .extend(found.map(|violation| format!("{side}: {violation}")));
         }
         for (side, contents, other) in [(Side::Ours, ours, theirs), (Side::Theirs, theirs, ours)] {
-            if contents.scales > 0 && other.scales == 0 {
-                report.one_sided.push(Part {
-                    name: "scales of encoded tensors".to_owned(),
-                    side,
-                    params: contents.scales,
-                    is_difference: false,
-                });
+            for (name, found, others) in [
+                ("scales of encoded tensors", contents.scales, other.scales),
+                (
+                    "tensors that are there once more",
+                    contents.copies,
+                    other.copies,
+                ),
+            ] {
+                if found > 0 && others == 0 {
+                    report.one_sided.push(Part {
+                        name: name.to_owned(),
+                        side,
+                        params: found,
+                        is_difference: false,
+                    });
+                }
             }
         }
         report
     }
 
-    pub(super) fn add(&mut self, unit: &Unit<'_>, compared: Compared, tally: &mut Tally) {
-        let tensors = u64::from(tally.tensors.insert(unit.position));
-        self.tensors += tensors;
+    /// Errors: a shape that overflows.
+    pub(super) fn add(
+        &mut self,
+        unit: &Unit<'_>,
+        compared: Compared,
+        tally: &mut Tally,
+    ) -> Result<(), Error> {
+        self.tensors += u64::from(tally.tensors.insert(unit.position));
         self.elements += compared.comparison.elements();
         if compared.dtypes.0 != compared.dtypes.1 {
+            let is_first = tally.dtypes.insert((unit.position, compared.dtypes));
+            let tensors = u64::from(is_first);
             self.add_dtypes(unit.tensor, tensors, compared.dtypes, compared.rounded);
         }
         if let Some(difference) = compared.comparison.difference() {
-            self.add_difference(unit, compared.dtype, difference, tally);
+            let of = unit.shape.elements()?;
+            self.add_difference(unit, compared.dtype, difference, of, tally);
         }
+        Ok(())
     }
 
     fn add_dtypes(&mut self, tensor: &str, tensors: u64, dtypes: (Dtype, Dtype), rounded: u64) {
@@ -217,6 +239,7 @@ impl Report {
         unit: &Unit<'_>,
         dtype: Dtype,
         found: Difference,
+        of: u64,
         tally: &mut Tally,
     ) {
         let (ours, theirs) = found.first_values;
@@ -229,7 +252,7 @@ impl Report {
             param: unit.param.to_owned(),
             dtype: dtype.to_string(),
             elements: found.elements,
-            of: unit.shape.elements().unwrap_or(u64::MAX),
+            of,
             first: unit.tensor_region.index_of(found.first),
             values: (ours.to_string(), theirs.to_string()),
             largest_ulps: found.largest_ulps,
@@ -283,6 +306,45 @@ fn matrix(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn difference(param: &str, first: &[u64], nans: u64) -> TensorDifference {
+        TensorDifference {
+            tensor: "t".to_owned(),
+            layer: None,
+            expert: None,
+            matrix: "t".to_owned(),
+            param: param.to_owned(),
+            dtype: "BF16".to_owned(),
+            elements: 2,
+            of: 100,
+            first: first.to_vec(),
+            values: (format!("ours of {param}"), format!("theirs of {param}")),
+            largest_ulps: (nans == 0).then_some(first[0]),
+            largest_absolute: (nans == 0).then_some(first[0] as f64),
+            nans,
+        }
+    }
+
+    #[test]
+    fn parts_of_a_tensor_join_to_one_whichever_comes_first() {
+        let (early, late) = (difference("a", &[1, 9], 0), difference("b", &[2, 0], 0));
+        for (first, second) in [(&early, &late), (&late, &early)] {
+            let mut joined = first.clone();
+            joined.join(second.clone());
+            let expected = TensorDifference {
+                elements: 4,
+                largest_ulps: Some(2),
+                largest_absolute: Some(2.0),
+                ..early.clone()
+            };
+            assert_eq!(joined, expected);
+        }
+        // A distance that one part has stands for both.
+        let mut joined = difference("a", &[1, 9], 2);
+        joined.join(late);
+        assert_eq!((joined.nans, joined.largest_ulps), (2, Some(2)));
+        assert_eq!(joined.largest_absolute, Some(2.0));
+    }
 
     #[test]
     fn a_name_tells_layer_expert_and_matrix() {
