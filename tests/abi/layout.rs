@@ -15,7 +15,7 @@ const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/abi/v1.layout.json");
 fn contract() -> Value {
     let tables = TABLES.iter().map(|table| {
         let fields = table.fields.iter().map(|field| {
-            let place = json!({"offset": field.offset, "type": field.written});
+            let place = json!({"offset": field.offset, "c": field.in_c()});
             (field.name.to_owned(), place)
         });
         let layout = json!({
@@ -105,8 +105,11 @@ fn a_change_of_what_is_frozen_is_seen_and_what_is_new_is_none() {
         &|found| found["tables"]["HostTable"]["size"] = json!(64),
         &|found| found["tables"]["Status"]["align"] = json!(16),
         &|found| found.pointer_mut(fields).unwrap()["log"]["offset"] = json!(48),
-        &|found| found.pointer_mut(fields).unwrap()["log"]["type"] = json!("u64"),
-        &|found| found.pointer_mut(fields).unwrap()["later"] = json!({"offset": 56, "type": "u64"}),
+        &|found| found.pointer_mut(fields).unwrap()["log"]["c"] = json!("void *log"),
+        &|found| {
+            found.pointer_mut(fields).unwrap()["later"] =
+                json!({"offset": 56, "c": "uint64_t later"})
+        },
         &|found| found["codes"]["status"]["OK"] = json!(1),
         &|found| found["codes"]["dtype"]["BF16"] = json!(2),
         &|found| {

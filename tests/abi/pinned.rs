@@ -25,6 +25,12 @@ const BUILT_FOR: &str = "x86_64-unknown-linux-gnu";
 /// The two, loaded; none on a machine that they were not built for, which is said.
 fn pinned() -> Option<[LoadedPlugin; 2]> {
     if TARGET != BUILT_FOR {
+        // Where it must not be skipped, a skip is a failure.
+        let required = std::env::var("RIALTO_REQUIRE").unwrap_or_default();
+        assert!(
+            !required.split(',').any(|what| what == "pinned"),
+            "the pinned plugins were built for {BUILT_FOR}"
+        );
         eprintln!("SKIP: the pinned plugins were built for {BUILT_FOR}, this is {TARGET}");
         return None;
     }

@@ -69,19 +69,9 @@ fn equal(all: u64, stages: u64) -> Result<Vec<u64>, Error> {
 }
 
 fn stages(model: &Model, layers: &[u64]) -> Vec<Stage> {
-    let mut stages = Vec::new();
-    let mut first_layer = 0;
-    for &layers in layers {
-        let numbers = first_layer..first_layer + layers;
-        stages.push(Stage {
-            first_layer,
-            layers,
-            physical_layers: layers,
-            mtp_layers: 0,
-            params: numbers.map(|i| format!("decoder.layers.{i}.*")).collect(),
-        });
-        first_layer += layers;
-    }
+    let mut stages = stages_of(layers, 1, |layers| {
+        layers.map(|i| format!("decoder.layers.{i}.*")).collect()
+    });
     let is_split = stages.len() > 1;
     if let Some(first) = stages.first_mut() {
         first.params.push("embedding.*".to_owned());

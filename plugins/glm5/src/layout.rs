@@ -22,18 +22,7 @@ impl PipelineMapping for Glm5 {
             StageChoice::Pattern(pattern) => of_pattern(&model, pattern)?,
         };
         check(&model, mesh.pp, &layers)?;
-        let mut stages = Vec::new();
-        let mut first_layer = 0;
-        for &layers in &layers {
-            stages.push(Stage {
-                first_layer,
-                layers,
-                physical_layers: 2 * layers,
-                mtp_layers: 0,
-                params: physical(first_layer..first_layer + layers),
-            });
-            first_layer += layers;
-        }
+        let mut stages = stages_of(&layers, 2, physical);
         if let Some(first) = stages.first_mut() {
             first.params.push("embedding.*".to_owned());
         }

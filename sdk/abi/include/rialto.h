@@ -154,7 +154,7 @@ typedef struct rialto_tensor {
     uint32_t rank;
     /* The extents in elements, outermost first; may be null if rank is 0. */
     const uint64_t *extents;
-    /* The bytes; may be null if len is 0. */
+    /* The bytes: little-endian elements, aligned to nothing; may be null if len is 0. */
     const uint8_t *data;
     /* How many bytes there are: the product of the extents times the element size, which both sides check. */
     uint64_t len;

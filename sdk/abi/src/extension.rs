@@ -18,8 +18,8 @@ table! {
     pub struct DequantizeTable {
         /// Decodes one tensor, or whole blocks of one, with the companions of those blocks in the order of the codec's list.
         ///
-        /// The output is dense and row-major, of the stored elements' shape and the codec's decoded dtype; its length is the
-        /// caller's claim and is checked by the callee. All views are valid until the call returns. May be called from any
+        /// The output is dense and row-major, little-endian and aligned to nothing, of the stored elements' shape and the codec's decoded dtype;
+        /// its length is the caller's claim and is checked by the callee. All views are valid until the call returns. May be called from any
         /// thread and by several threads at once.
         pub dequantize: unsafe extern "C" fn(
             instance: *mut c_void,

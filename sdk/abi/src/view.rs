@@ -57,7 +57,7 @@ table! {
         pub rank: u32,
         /// The extents in elements, outermost first; may be null if `rank` is 0.
         pub extents: *const u64,
-        /// The bytes; may be null if `len` is 0.
+        /// The bytes: little-endian elements, aligned to nothing; may be null if `len` is 0.
         pub data: *const u8,
         /// How many bytes there are: the product of the extents times the element size, which both sides check.
         pub len: u64,

@@ -37,7 +37,7 @@ enum ParamSpelling {
 /// The keys of a rule's param.
 pub(crate) enum Keys<'a> {
     /// One, the param's name.
-    Own,
+    Single,
     /// One for all params of a stack.
     Stacked(Stack),
     /// Those of a form.
@@ -200,8 +200,8 @@ impl Forms {
         let stack = Stack::of(rule)?;
         Ok(match self.params.get(position) {
             Some(ParamSpelling::Form(form)) => Keys::Parts(&rule.param_forms[*form].parts),
-            Some(ParamSpelling::PerLayer) => Keys::Own,
-            Some(ParamSpelling::Own) | None => stack.map_or(Keys::Own, Keys::Stacked),
+            Some(ParamSpelling::PerLayer) => Keys::Single,
+            Some(ParamSpelling::Own) | None => stack.map_or(Keys::Single, Keys::Stacked),
         })
     }
 }
@@ -287,7 +287,7 @@ impl<'a> Candidate<'a> {
     /// All spellings of a rule's param, its own first.
     fn of_param(rule: &'a MapRule, names: &HashSet<&str>) -> Result<Vec<Candidate<'a>>, Error> {
         let mut candidates = Vec::new();
-        let mut own = Candidate {
+        let mut single = Candidate {
             form: ParamSpelling::Own,
             habits: BTreeSet::new(),
             spelling: Spelling { there: 0, all: 0 },
@@ -298,12 +298,12 @@ impl<'a> Candidate<'a> {
                 habits: BTreeSet::from([STACKED]),
                 spelling: Spelling::of_stack(rule, &stack, names)?,
             });
-            own.form = ParamSpelling::PerLayer;
+            single.form = ParamSpelling::PerLayer;
         }
         if !rule.param_forms.is_empty() || rule.beside.is_some() || rule.stack.is_some() {
-            own.spelling = Spelling::of_param(rule, names)?;
+            single.spelling = Spelling::of_param(rule, names)?;
         }
-        candidates.push(own);
+        candidates.push(single);
         for (position, form) in rule.param_forms.iter().enumerate() {
             candidates.push(Candidate {
                 form: ParamSpelling::Form(position),

@@ -1,5 +1,6 @@
 //! Which pipeline stage holds which layers.
 
+use std::ops::Range;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -132,6 +133,30 @@ impl PipelineLayout {
     }
 }
 
+/// Stages of so many layers each, in order. `physical` is how many physical layers a layer is, and `params` the keys of the params of
+/// some layers; what stands before and after all layers is the family's to add.
+#[must_use]
+pub fn stages_of(
+    layers: &[u64],
+    physical: u64,
+    params: impl Fn(Range<u64>) -> Vec<String>,
+) -> Vec<Stage> {
+    let mut first_layer = 0;
+    let stage = |&layers: &u64| {
+        let after = first_layer + layers;
+        let stage = Stage {
+            first_layer,
+            layers,
+            physical_layers: physical * layers,
+            mtp_layers: 0,
+            params: params(first_layer..after),
+        };
+        first_layer = after;
+        stage
+    };
+    layers.iter().map(stage).collect()
+}
+
 /// What is wrong with so many layers for each stage, where a pipeline has `stages` and a model `all` layers; nothing, if they
 /// are a partition.
 #[must_use]
@@ -183,6 +208,17 @@ mod tests {
         assert!(!of(&[stage(0, 3), stage(2, 6)]).is_partition_of(8));
         assert!(!of(&[stage(0, 8), stage(8, 0)]).is_partition_of(8));
         assert!(!of(&[stage(0, 7)]).is_partition_of(8));
+    }
+
+    #[test]
+    fn stages_follow_each_other() {
+        let stages = stages_of(&[2, 1], 2, |layers| vec![format!("{layers:?}")]);
+        let of = |stage: &Stage| (stage.first_layer, stage.layers, stage.physical_layers);
+        assert_eq!([of(&stages[0]), of(&stages[1])], [(0, 2, 4), (2, 1, 2)]);
+        assert_eq!(
+            [&stages[0].params, &stages[1].params],
+            [&["0..2"], &["2..3"]]
+        );
     }
 
     #[test]

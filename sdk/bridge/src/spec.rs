@@ -60,12 +60,16 @@ impl ModelSpec {
     }
 }
 
-/// The fields of a JSON object, as a provider has them; none of anything else.
+/// The fields of a JSON object, as a provider has them: `fields(json!({"num_layers": 2}))`.
+///
+/// # Panics
+///
+/// For JSON of another kind.
 #[must_use]
 pub fn fields(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(fields) => fields,
-        _ => Map::new(),
+        other => panic!("{other} is no object, and has no fields"),
     }
 }
 

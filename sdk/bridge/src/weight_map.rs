@@ -209,7 +209,7 @@ impl Expansion {
         let shape = Shape::new(rule.shape.clone());
         let other_keys = match keys {
             Keys::Parts(keys) => *keys,
-            Keys::Own | Keys::Stacked(_) => &[],
+            Keys::Single | Keys::Stacked(_) => &[],
         };
         self.count(rule, parts, other_keys)?;
         let parts = read_parts(parts, rule.shape.len())?;
@@ -237,7 +237,7 @@ impl Expansion {
                         self.add_keys(key, param, position, &bindings)?;
                     }
                 }
-                Keys::Own => {
+                Keys::Single => {
                     let name = self.params[param].name.clone();
                     self.add_key(whole(name, shape.clone(), None), position);
                     if let (Some(state), Some(module)) = (&rule.state, &module) {
@@ -337,7 +337,8 @@ impl Expansion {
         if let Some(first) = self.key_claims.insert(key.name.clone(), claim) {
             // The params of a stack share one key, and of a param that two rules make it is said already.
             let is_shared = first.is_stack && claim.is_stack && first.rule == rule;
-            if !is_shared && !(first.is_own && claim.is_own) {
+            let is_said = first.is_own && claim.is_own;
+            if !(is_shared || is_said) {
                 let rule_name = |rule: usize| self.rules[rule].name.clone();
                 self.violations.push(Violation::TwoRules {
                     param: key.name.clone(),

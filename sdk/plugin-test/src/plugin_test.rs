@@ -146,7 +146,8 @@ impl PluginTest {
     ///
     /// The sizes are those that the engine suggests. Every one of them is used, in as few meshes as the longest dimension
     /// has sizes, and then each alone and the largest together; but no more than 12 meshes, and of a dimension of more than
-    /// 12 sizes 12 that are spread evenly. With layers stacked and with a key for each, where the map stacks.
+    /// 12 sizes 12 that are spread evenly. Of a mesh of several sizes that the family refuses (code 3) each is tried alone: a family may
+    /// say that they do not fit together, and one that says so of all of them is not found here. With layers stacked and with a key for each, where the map stacks.
     ///
     /// Then on one rank: an export in each tensor form imports to the same params, so does one in the map's own, a run in each
     /// param form exports to the same tensors, and so do padded and prediction-less runs.

@@ -90,6 +90,7 @@ impl Trip<'_> {
                         let others: Vec<Mesh> =
                             others.filter(|mesh| !meshes.contains(mesh)).collect();
                         meshes.extend(others);
+                        // In the other form the sizes would fit no better.
                         break;
                     }
                     Err(error) => refused(findings, "import", &error),
