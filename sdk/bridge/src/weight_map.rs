@@ -144,6 +144,36 @@ fn read_parts(parts: &[Part], param_rank: usize) -> Result<Vec<ReadPart<'_>>, Er
     parts.iter().map(read).collect()
 }
 
+/// How the params of a rule are keyed, read once for all values of the indices.
+struct ReadKeys<'a> {
+    keys: &'a Keys<'a>,
+    /// Those of [`Keys::Parts`].
+    parts: Vec<ReadPart<'a>>,
+    /// The object beside the param, and its module.
+    state: Option<(&'a ModuleState, Template)>,
+    /// Shape of the param.
+    shape: Shape,
+}
+
+impl<'a> ReadKeys<'a> {
+    fn read(rule: &'a MapRule, keys: &'a Keys<'a>) -> Result<ReadKeys<'a>, Error> {
+        let state = match &rule.state {
+            Some(state) => Some((state, Template::parse(&state.module)?)),
+            None => None,
+        };
+        let parts = match keys {
+            Keys::Parts(parts) => read_keys(parts, rule.shape.len())?,
+            Keys::Single | Keys::Stacked(_) => Vec::new(),
+        };
+        Ok(ReadKeys {
+            keys,
+            parts,
+            state,
+            shape: Shape::new(rule.shape.clone()),
+        })
+    }
+}
+
 /// Reads the parts of a param's form. Errors: also for a part that is not taken whole.
 fn read_keys(parts: &[Part], param_rank: usize) -> Result<Vec<ReadPart<'_>>, Error> {
     let is_cut = |part: &&Part| part.take.is_some() || !part.from.is_empty();
@@ -201,11 +231,6 @@ impl Expansion {
             skip: rule.skip.clone(),
         });
         let name = Template::parse(&rule.param)?;
-        let module = rule
-            .state
-            .as_ref()
-            .map(|state| Template::parse(&state.module))
-            .transpose()?;
         let shape = Shape::new(rule.shape.clone());
         let other_keys = match keys {
             Keys::Parts(keys) => *keys,
@@ -213,7 +238,7 @@ impl Expansion {
         };
         self.count(rule, parts, other_keys)?;
         let parts = read_parts(parts, rule.shape.len())?;
-        let other_keys = read_keys(other_keys, rule.shape.len())?;
+        let keys = ReadKeys::read(rule, keys)?;
         let copies = read_copies(rule)?;
         for bindings in combinations(&rule.scope, &[]) {
             if rule.skip.is_some() {
@@ -223,36 +248,7 @@ impl Expansion {
                 continue;
             }
             let param = self.add_param(name.expand(&bindings)?, &shape, position);
-            let whole = |name, shape, slot| KeyDecl {
-                name,
-                shape,
-                slot,
-                param,
-                region: Region::whole(&Shape::new(rule.shape.clone())),
-            };
-            // Objects are written, never read: other keys, which are only read, have none.
-            match keys {
-                Keys::Parts(_) => {
-                    for key in &other_keys {
-                        self.add_keys(key, param, position, &bindings)?;
-                    }
-                }
-                Keys::Single => {
-                    let name = self.params[param].name.clone();
-                    self.add_key(whole(name, shape.clone(), None), position);
-                    if let (Some(state), Some(module)) = (&rule.state, &module) {
-                        self.add_objects(state, &module.expand(&bindings)?, &shape, None)?;
-                    }
-                }
-                Keys::Stacked(stack) => {
-                    let (name, slot) = stack.key(&bindings)?;
-                    self.add_key(whole(name, stack.shape(&shape), Some(slot)), position);
-                    if let (Some(state), Some(module)) = (&rule.state, stack.module(&bindings)?) {
-                        let slot = Some((slot, stack.layers));
-                        self.add_objects(state, &module, &shape, slot)?;
-                    }
-                }
-            }
+            self.add_keys(&keys, param, position, &bindings)?;
             for part in &parts {
                 self.add_pieces(part, param, position, &bindings)?;
             }
@@ -295,7 +291,49 @@ impl Expansion {
         self.params.len() - 1
     }
 
+    /// The keys of one param, and the objects beside it.
     fn add_keys<'a>(
+        &mut self,
+        keys: &ReadKeys<'a>,
+        param: usize,
+        rule: usize,
+        bindings: &[(&'a str, u64)],
+    ) -> Result<(), Error> {
+        let shape = &keys.shape;
+        let whole = |name, shape, slot| KeyDecl {
+            name,
+            shape,
+            slot,
+            param,
+            region: Region::whole(&keys.shape),
+        };
+        match keys.keys {
+            // Objects are written, never read: other keys, which are only read, have none.
+            Keys::Parts(_) => {
+                for part in &keys.parts {
+                    self.add_other_keys(part, param, rule, bindings)?;
+                }
+            }
+            Keys::Single => {
+                let name = self.params[param].name.clone();
+                self.add_key(whole(name, shape.clone(), None), rule);
+                if let Some((state, module)) = &keys.state {
+                    self.add_objects(state, &module.expand(bindings)?, shape, None)?;
+                }
+            }
+            Keys::Stacked(stack) => {
+                let (name, slot) = stack.key(bindings)?;
+                self.add_key(whole(name, stack.shape(shape), Some(slot)), rule);
+                if let (Some((state, _)), Some(module)) = (&keys.state, stack.module(bindings)?) {
+                    let slot = Some((slot, stack.layers));
+                    self.add_objects(state, &module, shape, slot)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_other_keys<'a>(
         &mut self,
         part: &ReadPart<'a>,
         param: usize,

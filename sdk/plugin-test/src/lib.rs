@@ -44,6 +44,13 @@
 //! | [`plugin_test`] | a family, its fixtures, and the checks |
 //! | [`finding`] | one thing that is wrong |
 //! | [`library`] | where cargo puts the library that a test loads |
+//! | `guarded` | a family whose panics are answers |
+//! | `fixture`, `tensors` | a directory, and its tensors by an independent reader |
+//! | `reading` | what a family says of a fixture: spec, map, mapping |
+//! | `conversion`, `run` | an import, an export, and what a run holds |
+//! | `spelling` | runs in other spellings, by other code than reads them |
+//! | `check` | the checks, a file each |
+//! | `error` | an error as a finding tells it |
 #![forbid(unsafe_code)]
 
 mod check;
