@@ -102,21 +102,26 @@ def cut_in_two(name):
     return damage
 
 
+def item_of(run, name):
+    """The file, the offset and the bytes of the first item of that name."""
+    root = iteration(run)
+    metadata = dcp.FileSystemReader(root).read_metadata()
+    place = next(place for index, place in metadata.storage_data.items() if index.fqn == name)
+    path = os.path.join(root, place.relative_path)
+    with open(path, "rb") as file:
+        file.seek(place.offset)
+        return path, place.offset, file.read(place.length)
+
+
 def flip_weight(name):
     def damage(run):
-        root = iteration(run)
-        metadata = dcp.FileSystemReader(root).read_metadata()
-        place = next(place for index, place in metadata.storage_data.items() if index.fqn == name)
-        path = os.path.join(root, place.relative_path)
-        with open(path, "rb") as file:
-            file.seek(place.offset)
-            item = file.read(place.length)
+        path, offset, item = item_of(run, name)
         with zipfile.ZipFile(io.BytesIO(item)) as archive:
             record = next(record for record in archive.infolist() if record.filename.endswith("data/0"))
         # A local header is 30 bytes, a name and a padding field whose length the last two of them give.
         head = item[record.header_offset:record.header_offset + 30]
         start = record.header_offset + 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-        flip(path, place.offset + start)
+        flip(path, offset + start)
     return damage
 
 
@@ -283,17 +288,11 @@ def add_tensor(name, like):
 def wrong_crc(name):
     def damage(run):
         """Changes what the central directory of an item says, not its data."""
-        root = iteration(run)
-        metadata = dcp.FileSystemReader(root).read_metadata()
-        place = next(place for index, place in metadata.storage_data.items() if index.fqn == name)
-        path = os.path.join(root, place.relative_path)
-        with open(path, "rb") as file:
-            file.seek(place.offset)
-            item = file.read(place.length)
+        path, offset, item = item_of(run, name)
         at = item.index(b"PK\x01\x02")
         while not item[at + 46:].split(b"PK\x01\x02")[0].split(b"PK\x06\x06")[0].startswith(b"archive/data/0"):
             at = item.index(b"PK\x01\x02", at + 1)
-        flip(path, place.offset + at + 16)
+        flip(path, offset + at + 16)
     return damage
 
 

@@ -1,5 +1,7 @@
 //! The one error type of this crate; also how a loaded plugin's errors look to its host.
 
+use std::any::Any;
+
 use rialto_tensor::error::code_of;
 use thiserror::Error as ThisError;
 
@@ -237,4 +239,19 @@ fn not_total(violations: &[Violation]) -> String {
         text.push_str(&format!("; and {} more", violations.len() - SHOWN));
     }
     text
+}
+
+/// What a panic said. A payload of another type than text is forgotten rather than dropped: its destructor may panic, too.
+#[must_use]
+pub fn panic_words(payload: Box<dyn Any + Send>) -> String {
+    match payload.downcast::<String>() {
+        Ok(text) => *text,
+        Err(payload) => match payload.downcast::<&'static str>() {
+            Ok(text) => (*text).to_owned(),
+            Err(payload) => {
+                std::mem::forget(payload);
+                "a payload that is not text".to_owned()
+            }
+        },
+    }
 }

@@ -1,9 +1,9 @@
 //! A family whose panics are errors: one that panics in an answer is found, and the other checks go on.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use rialto_bridge::error::panic_words;
 use rialto_bridge::{
     Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor,
     Error, MapOptions, ModelSpec, PipelineLayout, PipelineMapping, PipelineRequest, Placement,
@@ -31,23 +31,9 @@ pub(crate) fn caught<T, E: From<Error>>(
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
         Err(E::from(Error::Panic {
             entry: entry.to_owned(),
-            message: words(payload),
+            message: panic_words(payload),
         }))
     })
-}
-
-/// What a panic said. A payload of another type is forgotten rather than dropped: its destructor may panic, too.
-fn words(payload: Box<dyn Any + Send>) -> String {
-    match payload.downcast::<String>() {
-        Ok(text) => *text,
-        Err(payload) => match payload.downcast::<&'static str>() {
-            Ok(text) => (*text).to_owned(),
-            Err(payload) => {
-                std::mem::forget(payload);
-                "a payload that is not text".to_owned()
-            }
-        },
-    }
 }
 
 impl ConfigMapping for Guarded {

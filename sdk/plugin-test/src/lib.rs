@@ -44,6 +44,7 @@
 //! | [`plugin_test`] | a family, its fixtures, and the checks |
 //! | [`finding`] | one thing that is wrong |
 //! | [`library`] | where cargo puts the library that a test loads |
+//! | `subject` | what the checks look at |
 //! | `guarded` | a family whose panics are answers |
 //! | `fixture`, `tensors` | a directory, and its tensors by an independent reader |
 //! | `reading` | what a family says of a fixture: spec, map, mapping |
@@ -61,6 +62,7 @@ mod guarded;
 mod reading;
 mod run;
 mod spelling;
+mod subject;
 mod tensors;
 
 pub mod finding;

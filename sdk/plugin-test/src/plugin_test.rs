@@ -10,15 +10,12 @@ use crate::check;
 use crate::finding::Finding;
 use crate::fixture::Fixture;
 use crate::guarded::Guarded;
+use crate::subject::Subject;
 
 /// A family under test.
 ///
 /// A panic of the family is a finding like any other, and the checks go on after it.
-pub struct PluginTest {
-    pub(crate) family: Guarded,
-    pub(crate) fixtures: Vec<Fixture>,
-    pub(crate) library: Option<PathBuf>,
-}
+pub struct PluginTest(Subject);
 
 impl PluginTest {
     /// Tests a family that is linked.
@@ -29,11 +26,11 @@ impl PluginTest {
     /// Tests a family that is held elsewhere, too, such as one that was loaded.
     #[must_use]
     pub fn shared(family: Arc<dyn Bridge>) -> PluginTest {
-        PluginTest {
+        PluginTest(Subject {
             family: Guarded(family),
             fixtures: Vec::new(),
             library: None,
-        }
+        })
     }
 
     /// Adds a Hugging Face directory of a tiny model of the family. The path begins, as in every test, at the package's root.
@@ -62,7 +59,7 @@ impl PluginTest {
     #[must_use]
     pub fn fixture_in(mut self, name: &str, directory: &dyn Store) -> PluginTest {
         match Fixture::read(name, directory) {
-            Ok(fixture) => self.fixtures.push(fixture),
+            Ok(fixture) => self.0.fixtures.push(fixture),
             Err(error) => panic!("fixture {name}: {error}"),
         }
         self
@@ -71,7 +68,7 @@ impl PluginTest {
     /// Compares the family with a library built of it; [`built_library`](crate::built_library) finds one.
     #[must_use]
     pub fn library(mut self, file: impl Into<PathBuf>) -> PluginTest {
-        self.library = Some(file.into());
+        self.0.library = Some(file.into());
         self
     }
 
@@ -108,14 +105,14 @@ impl PluginTest {
     /// stands twice; there is a fixture.
     #[must_use]
     pub fn check_description(&self) -> Vec<Finding> {
-        check::description::check(self)
+        check::description::check(&self.0)
     }
 
     /// The fixture's config is taken, for a release and an architecture that the description has, and the spec says the same.
     /// Not taken, and no error, are `{}`, a config without architectures, and one of another architecture.
     #[must_use]
     pub fn check_claim(&self) -> Vec<Finding> {
-        check::claim::check(self)
+        check::claim::check(&self.0)
     }
 
     /// Every answer goes through the document in which it crosses the ABI and comes out equal: description, claim, spec, weight
@@ -123,7 +120,7 @@ impl PluginTest {
     /// says the same.
     #[must_use]
     pub fn check_documents(&self) -> Vec<Finding> {
-        check::documents::check(self)
+        check::documents::check(&self.0)
     }
 
     /// The map is total in every spelling, and the fixture's tensors are exactly what it maps. Every codec that a rule names
@@ -136,7 +133,7 @@ impl PluginTest {
     /// All of it again with a padded vocabulary and, for a family with multi-token prediction, without it.
     #[must_use]
     pub fn check_totality(&self) -> Vec<Finding> {
-        check::totality::check(self)
+        check::totality::check(&self.0)
     }
 
     /// On every mesh an import and an export of it give back the fixture: its tensors bit for bit by the `safetensors` crate,
@@ -153,14 +150,14 @@ impl PluginTest {
     /// param form exports to the same tensors, and so do padded and prediction-less runs.
     #[must_use]
     pub fn check_meshes(&self) -> Vec<Finding> {
-        check::meshes::check(self)
+        check::meshes::check(&self.0)
     }
 
     /// Each tensor of the fixture removed (unless it may be absent), renamed, given one more row, or doubled under another name:
     /// no plan is made, and the error names the tensor. Only headers are read for it.
     #[must_use]
     pub fn check_damage(&self) -> Vec<Finding> {
-        check::damage::check(self)
+        check::damage::check(&self.0)
     }
 
     /// The library of [`PluginTest::library`], if one was given, loads, loads a second time and from a copy beside itself, and
@@ -168,6 +165,6 @@ impl PluginTest {
     /// to settings, to every number of stages. Errors have the same code, slug, message, help and findings.
     #[must_use]
     pub fn check_library(&self) -> Vec<Finding> {
-        check::library::check(self)
+        check::library::check(&self.0)
     }
 }

@@ -3,7 +3,6 @@
 //! An instance is a boxed bridge and the memory of its first panic. After a panic the bridge may be in any state, so it is
 //! asked nothing more: every further call returns what the first one did. Other instances are not touched.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::panic::{self, AssertUnwindSafe};
@@ -17,6 +16,7 @@ use rialto_abi::{
     BridgeHandle, BridgeTable, DEQUANTIZE, DequantizeTable, HostTable, OwnedBytes, RSlice,
     RSliceMut, RStr, Status, TensorRef, code,
 };
+use rialto_bridge::error::panic_words;
 use rialto_bridge::request::{
     ClaimRequest, ErrorDetail, MapConfigRequest, PipelineLayoutRequest, SpecRequest,
     UnmapConfigRequest,
@@ -162,26 +162,12 @@ fn caught<T>(entry: &'static str, call: impl FnOnce() -> T) -> Result<T, Panicke
     let outcome = panic::catch_unwind(AssertUnwindSafe(call));
     DEPTH.set(DEPTH.get() - 1);
     outcome.map_err(|payload| {
-        let mut message = words(payload);
+        let mut message = panic_words(payload);
         if let Some(place) = PLACE.take() {
             message.push_str(&format!(" ({place})"));
         }
         Panicked { entry, message }
     })
-}
-
-/// What a panic said. A payload of another type is forgotten rather than dropped: its destructor may panic, too.
-fn words(payload: Box<dyn Any + Send>) -> String {
-    match payload.downcast::<String>() {
-        Ok(text) => *text,
-        Err(payload) => match payload.downcast::<&'static str>() {
-            Ok(text) => (*text).to_owned(),
-            Err(payload) => {
-                std::mem::forget(payload);
-                "a payload that is not text".to_owned()
-            }
-        },
-    }
 }
 
 /// Makes an instance.

@@ -5,12 +5,12 @@ use serde_json::{Map, Value, json};
 
 use crate::finding::{Check, Finding, Findings};
 use crate::fixture::Fixture;
-use crate::plugin_test::PluginTest;
+use crate::subject::Subject;
 
 /// An architecture that nobody has.
 const NOBODYS: &str = "RialtoNobodysForCausalLM";
 
-pub(crate) fn check(test: &PluginTest) -> Vec<Finding> {
+pub(crate) fn check(test: &Subject) -> Vec<Finding> {
     let mut findings = Findings::new(Check::Claim);
     let description = test.family.described().ok();
     for fixture in &test.fixtures {
@@ -35,7 +35,7 @@ pub(crate) fn check(test: &PluginTest) -> Vec<Finding> {
 
 fn check_own(
     findings: &mut Findings,
-    test: &PluginTest,
+    test: &Subject,
     fixture: &Fixture,
     description: Option<&Description>,
 ) {

@@ -13,10 +13,10 @@ use crate::error;
 use crate::finding::{Check, Finding, Findings};
 use crate::fixture::Fixture;
 use crate::guarded::{Guarded, caught};
-use crate::plugin_test::PluginTest;
 use crate::reading::{Bound, reading};
+use crate::subject::Subject;
 
-pub(crate) fn check(test: &PluginTest) -> Vec<Finding> {
+pub(crate) fn check(test: &Subject) -> Vec<Finding> {
     let mut findings = Findings::new(Check::Damage);
     for fixture in &test.fixtures {
         let whole = headers(fixture);

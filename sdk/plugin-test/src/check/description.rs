@@ -1,9 +1,9 @@
 //! Who the plugin says it is.
 
 use crate::finding::{Check, Finding, Findings};
-use crate::plugin_test::PluginTest;
+use crate::subject::Subject;
 
-pub(crate) fn check(test: &PluginTest) -> Vec<Finding> {
+pub(crate) fn check(test: &Subject) -> Vec<Finding> {
     let mut findings = Findings::new(Check::Description);
     if test.fixtures.is_empty() {
         findings.add("the test", "a fixture", "none");

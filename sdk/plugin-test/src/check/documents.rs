@@ -9,10 +9,10 @@ use crate::check::answers::{compare, told, values};
 use crate::finding::{Check, Finding, Findings};
 use crate::fixture::Fixture;
 use crate::guarded::{Guarded, PANIC};
-use crate::plugin_test::PluginTest;
 use crate::reading::{Reading, readings};
+use crate::subject::Subject;
 
-pub(crate) fn check(test: &PluginTest) -> Vec<Finding> {
+pub(crate) fn check(test: &Subject) -> Vec<Finding> {
     let mut findings = Findings::new(Check::Documents);
     let family = &test.family;
     twice(&mut findings, "description", &[], || family.described());

@@ -15,11 +15,11 @@ use crate::conversion::view;
 use crate::finding::{Check, Finding, Findings};
 use crate::fixture::Fixture;
 use crate::guarded::Guarded;
-use crate::plugin_test::PluginTest;
 use crate::reading::{Reading, reading};
+use crate::subject::Subject;
 use crate::tensors::Tensor;
 
-pub(crate) fn check(test: &PluginTest) -> Vec<Finding> {
+pub(crate) fn check(test: &Subject) -> Vec<Finding> {
     let mut findings = Findings::new(Check::Library);
     let Some(file) = &test.library else {
         return Vec::new();
@@ -55,7 +55,7 @@ fn load(findings: &mut Findings, file: &Path) -> Option<Guarded> {
 }
 
 /// Loads the file again, and a copy of it, and asks all of them.
-fn beside_itself(findings: &mut Findings, test: &PluginTest, file: &Path, first: &Guarded) {
+fn beside_itself(findings: &mut Findings, test: &Subject, file: &Path, first: &Guarded) {
     findings.at(format!("{} beside itself", file.display()));
     let Some(again) = load(findings, file) else {
         return;

@@ -13,15 +13,15 @@ use crate::error::Told;
 use crate::finding::{Check, Finding, Findings};
 use crate::fixture::Fixture;
 use crate::guarded::{Guarded, caught};
-use crate::plugin_test::PluginTest;
 use crate::reading::{Bound, Reading, reading};
+use crate::subject::Subject;
 use crate::tensors::{self, Tensors};
 use crate::{run, spelling};
 
 /// Most meshes of a fixture.
 const MOST_MESHES: usize = 12;
 
-pub(crate) fn check(test: &PluginTest) -> Vec<Finding> {
+pub(crate) fn check(test: &Subject) -> Vec<Finding> {
     let mut findings = Findings::new(Check::Meshes);
     for fixture in &test.fixtures {
         let Some(reading) = reading(&mut findings, &test.family, fixture) else {
@@ -317,7 +317,7 @@ fn same_tensors(findings: &mut Findings, expected: &Tensors, exported: &Written)
     }
 }
 
-/// Meshes that together have every suggested size, as [`PluginTest::check_meshes`] says.
+/// Meshes that together have every suggested size, as [`check_meshes`](crate::PluginTest::check_meshes) says.
 fn sample(suggested: &Suggestions) -> Vec<Mesh> {
     let pp: Vec<u64> = suggested
         .pipelines

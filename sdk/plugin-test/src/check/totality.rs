@@ -9,14 +9,14 @@ use crate::check::answers::told;
 use crate::finding::{Check, Finding, Findings};
 use crate::fixture::Fixture;
 use crate::guarded::Guarded;
-use crate::plugin_test::PluginTest;
 use crate::reading::{Reading, readings};
 use crate::spelling;
+use crate::subject::Subject;
 
 /// The code of an error that says what would do instead.
 pub(crate) const UNSUPPORTED: u32 = 3;
 
-pub(crate) fn check(test: &PluginTest) -> Vec<Finding> {
+pub(crate) fn check(test: &Subject) -> Vec<Finding> {
     let mut findings = Findings::new(Check::Totality);
     for fixture in &test.fixtures {
         for reading in readings(&mut findings, &test.family, fixture) {
