@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rialto_bridge::{Mesh, MtpPolicy};
+use rialto_bridge::{LayerAxis, Mesh, MtpPolicy};
 use rialto_checkpoint::store::{MemoryStore, Store, read_whole};
 use rialto_checkpoint::torch_dist::{COMMON_STATE_OBJECT, Object};
-use rialto_engine::{ChunkChoice, Options};
+use rialto_engine::{ChunkChoice, ImportPlan, Options};
 use serde_json::Value;
 
 use crate::world::{
@@ -184,6 +184,33 @@ pub(crate) fn assert_objects(golden: &Golden, run: MemoryStore) {
         panic!("a list")
     };
     assert_eq!(ours.common(), Some(&states[0]));
+}
+
+/// A hybrid model's keys have the layer in them: there is nothing to choose, and it is said.
+#[test]
+fn an_axis_that_a_model_does_not_have_is_no_choice() {
+    both_ways(|family| {
+        let asked = |layer_axis| Options {
+            layer_axis,
+            ..options(MtpPolicy::Keep)
+        };
+        let plan = |layer_axis| {
+            let options = asked(layer_axis);
+            ImportPlan::new(family, on_disk("glm52-tiny"), &options).unwrap()
+        };
+        let said = |layer_axis| {
+            let notices = plan(layer_axis).summary().notices.clone().into_iter();
+            notices
+                .filter(|line| line.starts_with("--layer-axis changes nothing"))
+                .count()
+        };
+        assert_eq!(
+            (said(LayerAxis::PerLayer), said(LayerAxis::Stacked)),
+            (1, 0)
+        );
+        let run = |layer_axis| import(family, on_disk("glm52-tiny"), &asked(layer_axis)).unwrap();
+        assert_same_files(&run(LayerAxis::PerLayer), &run(LayerAxis::Stacked));
+    });
 }
 
 #[test]

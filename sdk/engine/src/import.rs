@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rialto_bridge::binding::TensorBinding;
 use rialto_bridge::{
-    Bridge, Claim, Codec, Forms, KeyDecl, MapOptions, Mapping, ModelSpec, Piece, PipelineLayout,
-    PipelineRequest, Placement, RawConfig, StoredTensor, settings,
+    Bridge, Claim, Codec, Forms, KeyDecl, LayerAxis, MapOptions, Mapping, ModelSpec, Piece,
+    PipelineLayout, PipelineRequest, Placement, RawConfig, StoredTensor, settings,
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
 use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
@@ -167,6 +167,11 @@ impl ImportPlan {
         plan.summary.notices.extend(ignore_notices);
         plan.summary.notices.extend(forms.notices(&map));
         plan.summary.notices.extend(padding_notices);
+        if options.layer_axis == LayerAxis::PerLayer && !plan.has_per_layer {
+            let notice =
+                "--layer-axis changes nothing: this model's layers have keys of their own anyway";
+            plan.summary.notices.push(notice.to_owned());
+        }
         let kept = beside::notices(&plan.mapping);
         plan.summary.notices.extend(kept);
         tracing::info!(target: "rialto::engine", tensors = plan.summary.source.tensors, "import planned");
