@@ -54,6 +54,8 @@ impl Progress for Bar<'_> {
     fn begin(&self, what: &str, total_bytes: u64) {
         let style = "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} eta {eta}";
         self.with(|state| {
+            // A run may follow another.
+            state.bar.reset();
             state.bar.set_length(total_bytes);
             state.bar.set_message(printable(what));
             if let (true, Ok(style)) = (state.is_terminal, ProgressStyle::with_template(style)) {

@@ -19,7 +19,10 @@ pub(crate) fn first_difference(
     copy: &HfTensor,
     progress: &dyn Progress,
 ) -> Result<Option<Vec<u64>>, Error> {
-    first_difference_by(BLOCK_BYTES, checkpoint, [tensor, copy], progress)
+    progress.begin("compare", tensor.range.len());
+    let found = first_difference_by(BLOCK_BYTES, checkpoint, [tensor, copy], progress);
+    progress.end();
+    found
 }
 
 /// The same, so many bytes at a time.
@@ -49,6 +52,7 @@ fn first_difference_by(
             return Ok(Some(Region::whole(&tensor.shape).index_of(element)));
         }
         at += block as u64;
+        progress.advance(block as u64);
     }
     Ok(None)
 }

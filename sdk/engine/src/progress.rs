@@ -5,12 +5,13 @@ use crate::Error;
 /// Told by the engine while it works, from the threads that work: one that converts, several that verify. All methods may
 /// do nothing.
 pub trait Progress: Send + Sync {
-    /// A run begins that will write this many bytes of tensors.
+    /// A run begins that will write, or compare, this many bytes of tensors. One may follow another: copies are compared before
+    /// anything is written.
     fn begin(&self, what: &str, total_bytes: u64) {
         let _ = (what, total_bytes);
     }
 
-    /// So many more bytes of tensors are written.
+    /// So many more bytes of tensors are written, or compared.
     fn advance(&self, bytes: u64) {
         let _ = bytes;
     }
