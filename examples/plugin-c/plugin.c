@@ -1,6 +1,7 @@
 /* A toy dense model, mapped in C: an embedding, in each layer gate, up and down, a final norm. README.md says how to build it.
  *
- * First the little JSON that it takes, for which any library would do; then the model. It keeps no state: what it read from a config goes out in the spec's `extra` and comes back with every later request. */
+ * First the little JSON that it takes, for which any library would do; then the model. It keeps no state: what it read from a config
+ * goes out in the spec's `extra` and comes back with every later request. */
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
