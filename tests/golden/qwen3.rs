@@ -431,6 +431,37 @@ fn a_tensor_that_is_taken_apart_is_counted_once() {
     assert_eq!(difference.first, [3, 3]);
 }
 
+/// Of two dtypes it is one tensor, too, whatever number of parts it comes in.
+#[test]
+fn a_tensor_of_another_dtype_is_counted_once() {
+    let mut values = tensors(on_disk(TIED).as_ref());
+    let name = "model.layers.1.self_attn.q_proj.weight";
+    let (dtype, _, bytes) = values.get_mut(name).unwrap();
+    // BF16 is the upper half of F32; the lower half of one element is rounded away.
+    *dtype = Dtype::F32;
+    *bytes = bytes
+        .chunks(2)
+        .flat_map(|half| [0, 0, half[0], half[1]])
+        .collect();
+    bytes[4 * 64 * 100] = 1;
+    let family = family();
+    let open = |store| VerifySource::open(store).unwrap();
+    let (ours, theirs) = (
+        open(Arc::new(written::hugging_face(TIED, &values))),
+        open(on_disk(TIED)),
+    );
+    let config = ours.config().unwrap();
+    let contents = |source| Contents::new(source, config, family.as_ref()).unwrap();
+    let options = VerifyOptions::default();
+    let report = verify(&contents(&ours), &contents(&theirs), &options, &Silent).unwrap();
+    assert_eq!((report.tensors, report.dtypes.len()), (35, 1));
+    let dtypes = &report.dtypes[0];
+    assert_eq!(
+        (dtypes.tensors, dtypes.rounded, dtypes.first.as_str()),
+        (1, 1, name)
+    );
+}
+
 /// Both families, loaded, asked for both models.
 #[test]
 fn each_family_takes_its_own_beside_the_other() {

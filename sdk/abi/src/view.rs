@@ -157,6 +157,18 @@ mod tests {
     }
 
     #[test]
+    fn a_length_that_no_memory_has_is_not_believed() {
+        let value = 7u64;
+        for len in [u64::MAX, 1 << 63, 1 << 60] {
+            // SAFETY: of so many values none is read.
+            let values = unsafe { from_parts(&raw const value, len) };
+            assert_eq!(values, [0u64; 0], "{len}");
+        }
+        // SAFETY: one value is there.
+        assert_eq!(unsafe { from_parts(&raw const value, 1) }, [7]);
+    }
+
+    #[test]
     fn codes_are_dense_and_names_find_them_again() {
         for (position, &(code, name)) in dtype::CODES.iter().enumerate() {
             assert_eq!(code as usize, position + 1);

@@ -173,11 +173,10 @@ impl Mapping {
     pub fn find_params(&self, inventory: &[StoredTensor]) -> FoundParams {
         let mut binder = Binder::new(inventory, &[]);
         let mut keys = Vec::with_capacity(self.keys.len());
-        // A stack is one tensor, however many params it holds: what is wrong with it is said once.
+        // A stack is one tensor, however many params it holds: what is wrong with it is said once. No other key has its name.
         let mut stacks: HashMap<&str, Option<usize>> = HashMap::new();
         for key in &self.keys {
-            let known = stacks.get(key.name.as_str()).filter(|_| key.slot.is_some());
-            if let Some(&found) = known {
+            if let Some(&found) = stacks.get(key.name.as_str()) {
                 keys.push(found);
                 continue;
             }

@@ -101,3 +101,25 @@ pub(crate) fn combinations<'a>(
         Some(bindings)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use rialto_tensor::Dtype;
+
+    use crate::{DtypeRule, MapRule, Part, Scope, WeightMap};
+
+    /// A config may name any number of layers or heads: what it stands for is refused before it is listed.
+    #[test]
+    fn any_number_of_values_is_refused_and_not_listed() {
+        let every = || Scope::new().index("i", 0..u64::MAX);
+        let rule =
+            MapRule::new("huge", "test", "p.{i}", [2]).dtype(DtypeRule::any_of([Dtype::Bf16]));
+        let of_params = rule.clone().over(every()).part(Part::new("t.{i}", [2]));
+        let of_parts = rule.part(Part::new("t.{i}", [2]).over(every()));
+        for rule in [of_params, of_parts] {
+            let error = WeightMap::new([rule]).resolve().unwrap_err();
+            assert!(error.to_string().contains("rule huge"), "{error}");
+            assert_eq!(error.code(), 3);
+        }
+    }
+}
