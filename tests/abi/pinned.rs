@@ -3,17 +3,15 @@
 //! Their sources and their libraries lie in `tests/fixtures/abi-1.0/` and are never built again: what is expected of them is written
 //! here by hand, and stays.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rialto_abi::TARGET;
 use rialto_bridge::{
     Bridge, Claim, ConfigEdit, EncodedTensor, Forms, LayerAxis, MapOptions, Mesh, PipelineRequest,
     RawConfig, StageChoice,
 };
-use rialto_checkpoint::store::{MemoryStore, MemoryTarget, Store, Target};
-use rialto_engine::{
-    Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
-};
+use rialto_checkpoint::store::{MemoryStore, Store};
+use rialto_engine::{ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent};
 use rialto_host::{LoadedPlugin, Step, check, load};
 use rialto_tensor::{Dtype, Shape, TensorView};
 use safetensors::tensor;
@@ -284,13 +282,6 @@ fn directory() -> MemoryStore {
     store
 }
 
-fn committed(run: impl FnOnce(Box<dyn Target>) -> Result<(), Error>) -> Arc<dyn Store> {
-    let slot = Arc::new(Mutex::new(None));
-    run(Box::new(MemoryTarget::new("target", Arc::clone(&slot)))).unwrap();
-    let store = slot.lock().unwrap().take();
-    Arc::new(store.expect("a committed target is there"))
-}
-
 #[test]
 fn it_converts_a_checkpoint_both_ways() {
     let Some(plugin) = rust() else { return };
@@ -309,14 +300,17 @@ fn it_converts_a_checkpoint_both_ways() {
             };
             let plan = ImportPlan::new(bridge.as_ref(), Arc::new(directory()), &options).unwrap();
             assert_eq!(plan.summary().skipped.len(), 2, "the past, and the copy");
-            let run = committed(|target| plan.run(bridge.as_ref(), target, &Silent));
+            let run =
+                MemoryStore::written_by("run", |target| plan.run(bridge.as_ref(), target, &Silent));
+            let run: Arc<dyn Store> = Arc::new(run.unwrap());
             let source = MegatronSource::open(run, None).unwrap();
             let plan = ExportPlan::new(bridge.as_ref(), source, &ExportOptions::default()).unwrap();
-            let exported = committed(|target| plan.run(target, &Silent));
+            let exported =
+                MemoryStore::written_by("exported", |target| plan.run(target, &Silent)).unwrap();
             let read = |store: &dyn Store| {
                 rialto_checkpoint::store::read_whole(store, "model.safetensors", 1 << 20).unwrap()
             };
-            let (source, exported) = (read(&directory()), read(exported.as_ref()));
+            let (source, exported) = (read(&directory()), read(&exported));
             let source = safetensors::SafeTensors::deserialize(&source).unwrap();
             let exported = safetensors::SafeTensors::deserialize(&exported).unwrap();
             assert_eq!(exported.len(), 8);

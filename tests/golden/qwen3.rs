@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use rialto_bridge::{Bridge, LayerAxis, Mesh, MtpPolicy, StageChoice};
 use rialto_checkpoint::store::{LocalStore, MemoryStore, Store, read_whole};
+use rialto_engine::verify::Report;
 use rialto_engine::{
     Contents, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
     VerifyOptions, VerifySource, verify,
@@ -363,18 +364,13 @@ fn a_copy_that_the_other_side_lacks_is_named_and_a_difference_if_the_user_says_s
     let mut values = tensors(on_disk(TIED).as_ref());
     let head = values["model.embed_tokens.weight"].clone();
     values.insert("lm_head.weight".to_owned(), head);
-    let family = family();
+    let ours = written::hugging_face(TIED, &values);
     for is_strict_keys in [false, true] {
-        let open = |store| VerifySource::open(store).unwrap();
-        let ours = open(Arc::new(written::hugging_face(TIED, &values)));
-        let theirs = open(on_disk(TIED));
-        let config = ours.config().unwrap();
-        let contents = |source| Contents::new(source, config, family.as_ref()).unwrap();
         let options = VerifyOptions {
             is_strict_keys,
             ..VerifyOptions::default()
         };
-        let report = verify(&contents(&ours), &contents(&theirs), &options, &Silent).unwrap();
+        let report = report(&ours, on_disk(TIED), &options);
         assert_eq!(report.is_equal, !is_strict_keys);
         let part = &report.one_sided[0];
         assert_eq!(
@@ -384,20 +380,34 @@ fn a_copy_that_the_other_side_lacks_is_named_and_a_difference_if_the_user_says_s
     }
 }
 
-/// The findings of a verification, which says equal if there are none.
-fn compare(ours: &MemoryStore, theirs: &MemoryStore) -> Vec<String> {
+/// What a verification says by the config of the first, whose config may be the other's, too.
+fn report(ours: &MemoryStore, theirs: Arc<dyn Store>, options: &VerifyOptions) -> Report {
     let family = family();
-    let open = |store: &MemoryStore| VerifySource::open(Arc::new(store.clone())).unwrap();
-    let (ours, theirs) = (open(ours), open(theirs));
+    let open = |store| VerifySource::open(store).unwrap();
+    let (ours, theirs) = (open(Arc::new(ours.clone())), open(theirs));
     let config = ours.config().unwrap();
     let contents = |source| Contents::new(source, config, family.as_ref()).unwrap();
-    let options = VerifyOptions::default();
-    let report = verify(&contents(&ours), &contents(&theirs), &options, &Silent).unwrap();
+    verify(&contents(&ours), &contents(&theirs), options, &Silent).unwrap()
+}
+
+/// The findings of a verification, which says equal if there are none.
+fn compare(ours: &MemoryStore, theirs: &MemoryStore) -> Vec<String> {
+    let theirs = Arc::new(theirs.clone());
+    let report = report(ours, theirs, &VerifyOptions::default());
     assert_eq!(
         report.is_equal,
         report.findings.is_empty() && report.differences.is_empty()
     );
     report.findings
+}
+
+/// Makes a BF16 tensor F32, of which BF16 is the upper half, and gives its bytes.
+fn widen<'a>(values: &'a mut Values, name: &str) -> &'a mut Vec<u8> {
+    let (dtype, _, bytes) = values.get_mut(name).unwrap();
+    *dtype = Dtype::F32;
+    let wide = bytes.chunks(2).flat_map(|half| [0, 0, half[0], half[1]]);
+    *bytes = wide.collect();
+    bytes
 }
 
 /// A value that differs in two groups of one tensor is one tensor that differs.
@@ -410,14 +420,8 @@ fn a_tensor_that_is_taken_apart_is_counted_once() {
         bytes[row * 128 + 7] ^= 0x40;
     }
     let source = written::hugging_face(TIED, &values);
-    let family = family();
-    let run = import(family.as_ref(), on_disk(TIED), &Options::default()).unwrap();
-    let open = |store: MemoryStore| VerifySource::open(Arc::new(store)).unwrap();
-    let (ours, theirs) = (open(source), open(run));
-    let config = ours.config().unwrap();
-    let contents = |source| Contents::new(source, config, family.as_ref()).unwrap();
-    let options = VerifyOptions::default();
-    let report = verify(&contents(&ours), &contents(&theirs), &options, &Silent).unwrap();
+    let run = import(family().as_ref(), on_disk(TIED), &Options::default()).unwrap();
+    let report = report(&source, Arc::new(run), &VerifyOptions::default());
     assert_eq!((report.tensors, report.differences.len()), (35, 1));
     let difference = &report.differences[0];
     assert_eq!(
@@ -436,24 +440,10 @@ fn a_tensor_that_is_taken_apart_is_counted_once() {
 fn a_tensor_of_another_dtype_is_counted_once() {
     let mut values = tensors(on_disk(TIED).as_ref());
     let name = "model.layers.1.self_attn.q_proj.weight";
-    let (dtype, _, bytes) = values.get_mut(name).unwrap();
-    // BF16 is the upper half of F32; the lower half of one element is rounded away.
-    *dtype = Dtype::F32;
-    *bytes = bytes
-        .chunks(2)
-        .flat_map(|half| [0, 0, half[0], half[1]])
-        .collect();
-    bytes[4 * 64 * 100] = 1;
-    let family = family();
-    let open = |store| VerifySource::open(store).unwrap();
-    let (ours, theirs) = (
-        open(Arc::new(written::hugging_face(TIED, &values))),
-        open(on_disk(TIED)),
-    );
-    let config = ours.config().unwrap();
-    let contents = |source| Contents::new(source, config, family.as_ref()).unwrap();
-    let options = VerifyOptions::default();
-    let report = verify(&contents(&ours), &contents(&theirs), &options, &Silent).unwrap();
+    // The lower half of one element is rounded away.
+    widen(&mut values, name)[4 * 64 * 100] = 1;
+    let ours = written::hugging_face(TIED, &values);
+    let report = report(&ours, on_disk(TIED), &VerifyOptions::default());
     assert_eq!((report.tensors, report.dtypes.len()), (35, 1));
     let dtypes = &report.dtypes[0];
     assert_eq!(

@@ -1,10 +1,10 @@
 //! Fixtures, the family both ways, and conversions in memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rialto_bridge::{Bridge, LayerAxis, Mesh, MtpPolicy};
-use rialto_checkpoint::store::{LocalStore, MemoryStore, MemoryTarget, Store, read_whole};
+use rialto_checkpoint::store::{LocalStore, MemoryStore, Store, read_whole};
 use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
 use rialto_engine::{
     DtypeChoice, Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
@@ -153,17 +153,6 @@ impl Golden {
     }
 }
 
-/// What a run commits to memory.
-fn committed(
-    name: &str,
-    run: impl FnOnce(Box<MemoryTarget>) -> Result<(), Error>,
-) -> Result<MemoryStore, Error> {
-    let slot = Arc::new(Mutex::new(None));
-    run(Box::new(MemoryTarget::new(name, Arc::clone(&slot))))?;
-    let store = slot.lock().unwrap().take();
-    Ok(store.expect("a committed target is there"))
-}
-
 /// Imports a store into a run directory in memory.
 pub(crate) fn import(
     family: &dyn Bridge,
@@ -171,7 +160,7 @@ pub(crate) fn import(
     options: &Options,
 ) -> Result<MemoryStore, Error> {
     let plan = ImportPlan::new(family, source, options)?;
-    committed("run", |target| plan.run(family, target, &Silent))
+    MemoryStore::written_by("run", |target| plan.run(family, target, &Silent))
 }
 
 /// Exports a run directory into a Hugging Face directory in memory.
@@ -182,7 +171,7 @@ pub(crate) fn export(
     options: &ExportOptions,
 ) -> Result<MemoryStore, Error> {
     let plan = ExportPlan::new(family, MegatronSource::open(run, reference)?, options)?;
-    committed("exported", |target| plan.run(target, &Silent))
+    MemoryStore::written_by("exported", |target| plan.run(target, &Silent))
 }
 
 /// A tensor by dtype, shape and bytes.

@@ -25,12 +25,10 @@ const REQUIRED_VALUES: &[(&str, &str)] = &[
     ("use_sliding_window", "false"),
 ];
 
-/// Keys that are read below, and keys that say nothing about the conversion.
+/// Keys that are read below, beside those of [`READ_KEYS`], and keys that say nothing about the conversion.
 const KNOWN_KEYS: &[&str] = &[
-    "architectures",
     "attention_dropout",
     "bos_token_id",
-    "dtype",
     "eos_token_id",
     "head_dim",
     "hidden_size",
@@ -40,19 +38,13 @@ const KNOWN_KEYS: &[&str] = &[
     "max_position_embeddings",
     // Which layers would slide, if any did.
     "max_window_layers",
-    "model_type",
     "num_attention_heads",
     "num_hidden_layers",
     "num_key_value_heads",
     "pad_token_id",
-    "partial_rotary_factor",
     "rms_norm_eps",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
     "sliding_window",
     "tie_word_embeddings",
-    "torch_dtype",
     "transformers_version",
     "use_cache",
     "vocab_size",
@@ -162,7 +154,7 @@ impl ConfigMapping for Qwen3 {
             provider_target: PROVIDER.to_owned(),
             provider,
             extra: json!(model),
-            unread_keys: config.unread(KNOWN_KEYS, REQUIRED_VALUES),
+            unread_keys: config.unread(&[READ_KEYS, KNOWN_KEYS], REQUIRED_VALUES),
             notices,
         })
     }

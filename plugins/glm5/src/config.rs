@@ -40,12 +40,11 @@ const REQUIRED_VALUES: &[(&str, &str)] = &[
     ("topk_method", "\"noaux_tc\""),
 ];
 
-/// Keys that are read below, and keys that say nothing about the conversion: those stay in the stored config without a word.
+/// Keys that are read below, beside those of [`READ_KEYS`], and keys that say nothing about the conversion: those stay in the
+/// stored config without a word.
 const KNOWN_KEYS: &[&str] = &[
-    "architectures",
     "attention_dropout",
     "bos_token_id",
-    "dtype",
     "eos_token_id",
     "ep_size",
     "first_k_dense_replace",
@@ -65,7 +64,6 @@ const KNOWN_KEYS: &[&str] = &[
     "layer_types",
     "max_position_embeddings",
     "mlp_layer_types",
-    "model_type",
     "moe_intermediate_size",
     "n_group",
     "n_routed_experts",
@@ -78,7 +76,6 @@ const KNOWN_KEYS: &[&str] = &[
     "num_local_experts",
     "num_nextn_predict_layers",
     "pad_token_id",
-    "partial_rotary_factor",
     "pretraining_tp",
     "q_lora_rank",
     "qk_head_dim",
@@ -86,12 +83,8 @@ const KNOWN_KEYS: &[&str] = &[
     "qk_rope_head_dim",
     "quantization_config",
     "rms_norm_eps",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
     "routed_scaling_factor",
     "topk_group",
-    "torch_dtype",
     "transformers_version",
     "use_cache",
     "v_head_dim",
@@ -131,7 +124,7 @@ impl ConfigMapping for Glm5 {
             provider_target: PROVIDER.to_owned(),
             provider,
             extra: json!(model),
-            unread_keys: config.unread(KNOWN_KEYS, REQUIRED_VALUES),
+            unread_keys: config.unread(&[READ_KEYS, KNOWN_KEYS], REQUIRED_VALUES),
             notices,
         })
     }

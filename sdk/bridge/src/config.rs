@@ -3,7 +3,7 @@
 mod keys;
 mod rope;
 
-pub use keys::MOST_SIZE;
+pub use keys::{MOST_SIZE, READ_KEYS};
 
 use std::fmt;
 use std::ops::Range;

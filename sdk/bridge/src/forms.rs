@@ -44,6 +44,16 @@ pub(crate) enum Keys<'a> {
     Parts(&'a [Part]),
 }
 
+impl<'a> Keys<'a> {
+    /// The parts that name them, of a form alone.
+    pub(crate) fn parts(&self) -> &'a [Part] {
+        match self {
+            Keys::Parts(parts) => parts,
+            Keys::Single | Keys::Stacked(_) => &[],
+        }
+    }
+}
+
 impl Forms {
     /// The rules' own spellings: what a conversion writes if nothing else is asked for.
     #[must_use]
@@ -105,7 +115,7 @@ impl Forms {
     ///
     /// Errors: [`Error::Unsupported`] for a name that no rule has, with those that there are.
     pub fn with_tensors(mut self, map: &WeightMap, asked: &[String]) -> Result<Forms, Error> {
-        let known = names(map, |rule| &rule.tensor_forms);
+        let known = map.form_names(|rule| &rule.tensor_forms);
         if let Some(unknown) = asked.iter().find(|name| !known.contains(&name.as_str())) {
             let supported = if known.is_empty() {
                 "none: this family has one spelling".to_owned()
@@ -204,19 +214,6 @@ impl Forms {
             Some(ParamSpelling::Own) | None => stack.map_or(Keys::Single, Keys::Stacked),
         })
     }
-}
-
-/// The names of all forms of one side, each once.
-fn names(map: &WeightMap, forms: impl Fn(&MapRule) -> &[Form]) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for Rule::Map(rule) in &map.rules {
-        for form in forms(rule) {
-            if !names.contains(&form.name.as_str()) {
-                names.push(&form.name);
-            }
-        }
-    }
-    names
 }
 
 /// How many of a spelling's names are there.

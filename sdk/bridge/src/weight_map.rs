@@ -10,8 +10,8 @@ use crate::limits::{check_count, check_rule, combinations, expanded};
 use crate::mapping::RuleInfo;
 use crate::template::{Expression, Template};
 use crate::{
-    CopyDecl, Error, Forms, KeyDecl, MapRule, Mapping, ModuleState, ObjectDecl, ParamDecl, Part,
-    Piece, Rule, TensorDecl, Violation,
+    CopyDecl, Error, Form, Forms, KeyDecl, MapRule, Mapping, ModuleState, ObjectDecl, ParamDecl,
+    Part, Piece, Rule, TensorDecl, Violation,
 };
 
 /// The rules of a model, in the order of the forward pass. It crosses the ABI once, as data.
@@ -37,6 +37,19 @@ impl WeightMap {
         needs.sort_unstable();
         needs.dedup();
         needs
+    }
+
+    /// The names of all forms of one side, each once, in order.
+    pub fn form_names(&self, forms: impl Fn(&MapRule) -> &[Form]) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for Rule::Map(rule) in &self.rules {
+            for form in forms(rule) {
+                if !names.contains(&form.name.as_str()) {
+                    names.push(&form.name);
+                }
+            }
+        }
+        names
     }
 
     /// [`WeightMap::resolve_as`] with the rules' own spellings.
@@ -161,13 +174,9 @@ impl<'a> ReadKeys<'a> {
             Some(state) => Some((state, Template::parse(&state.module)?)),
             None => None,
         };
-        let parts = match keys {
-            Keys::Parts(parts) => read_keys(parts, rule.shape.len())?,
-            Keys::Single | Keys::Stacked(_) => Vec::new(),
-        };
         Ok(ReadKeys {
             keys,
-            parts,
+            parts: read_keys(keys.parts(), rule.shape.len())?,
             state,
             shape: Shape::new(rule.shape.clone()),
         })
@@ -232,11 +241,7 @@ impl Expansion {
         });
         let name = Template::parse(&rule.param)?;
         let shape = Shape::new(rule.shape.clone());
-        let other_keys = match keys {
-            Keys::Parts(keys) => *keys,
-            Keys::Single | Keys::Stacked(_) => &[],
-        };
-        self.count(rule, parts, other_keys)?;
+        self.count(rule, parts, keys.parts())?;
         let parts = read_parts(parts, rule.shape.len())?;
         let keys = ReadKeys::read(rule, keys)?;
         let copies = read_copies(rule)?;

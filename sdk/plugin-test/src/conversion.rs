@@ -1,9 +1,9 @@
 //! Conversions in memory, and what the Hugging Face side must hold after one.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rialto_bridge::{Dequantizer, EncodedTensor};
-use rialto_checkpoint::store::{MemoryStore, MemoryTarget, Store};
+use rialto_checkpoint::store::{MemoryStore, Store};
 use rialto_engine::{
     Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
 };
@@ -27,16 +27,6 @@ impl Written {
     }
 }
 
-fn committed(
-    name: &str,
-    run: impl FnOnce(Box<MemoryTarget>) -> Result<(), Error>,
-) -> Result<MemoryStore, Error> {
-    let slot = Arc::new(Mutex::new(None));
-    run(Box::new(MemoryTarget::new(name, Arc::clone(&slot))))?;
-    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(slot.take().expect("a run that succeeds has committed"))
-}
-
 /// Imports a directory into a Megatron run.
 pub(crate) fn import(
     family: &Guarded,
@@ -46,7 +36,7 @@ pub(crate) fn import(
     caught("import", || {
         let plan = ImportPlan::new(family, source, options)?;
         Ok(Written {
-            files: committed("run", |target| plan.run(family, target, &Silent))?,
+            files: MemoryStore::written_by("run", |target| plan.run(family, target, &Silent))?,
             notices: plan.summary().notices.clone(),
         })
     })
@@ -65,7 +55,7 @@ pub(crate) fn export(
         };
         let plan = ExportPlan::new(family, MegatronSource::open(run, None)?, &options)?;
         Ok(Written {
-            files: committed("exported", |target| plan.run(target, &Silent))?,
+            files: MemoryStore::written_by("exported", |target| plan.run(target, &Silent))?,
             notices: plan.summary().notices.clone(),
         })
     })

@@ -7,28 +7,6 @@ use rialto_bridge::{Error, Form, MapRule, Mapping, Part, Rule, WeightMap};
 use crate::error;
 use crate::tensors::{Tensor, Tensors};
 
-/// Names of the forms in which a map spells tensors, each once.
-pub(crate) fn tensor_forms(map: &WeightMap) -> Vec<String> {
-    names(map, |rule| &rule.tensor_forms)
-}
-
-/// Names of the forms in which a map spells params, each once.
-pub(crate) fn param_forms(map: &WeightMap) -> Vec<String> {
-    names(map, |rule| &rule.param_forms)
-}
-
-fn names(map: &WeightMap, of: impl Fn(&MapRule) -> &[Form]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for rule in rules(map) {
-        for form in of(rule) {
-            if !names.contains(&form.name) {
-                names.push(form.name.clone());
-            }
-        }
-    }
-    names
-}
-
 /// Those in which a checkpoint of these tensors spells all tensors of some rule.
 pub(crate) fn tensor_forms_in_use(
     map: &WeightMap,

@@ -1,6 +1,6 @@
 //! Every name a plugin needs: the traits and their data, element types and views, and JSON.
 
-pub use rialto_bridge::config::{MOST_SIZE, contradiction};
+pub use rialto_bridge::config::{MOST_SIZE, READ_KEYS, contradiction};
 pub use rialto_bridge::layout::{counted, dealing_faults, stages_of};
 pub use rialto_bridge::settings::{FieldKind, SettingRules, is_same_value};
 pub use rialto_bridge::spec::{fields, torch};

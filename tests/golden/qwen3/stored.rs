@@ -5,9 +5,8 @@ use std::sync::Arc;
 use rialto_bridge::LayerAxis;
 use rialto_checkpoint::store::{MemoryStore, Store};
 use rialto_engine::{DtypeChoice, Error, ExportOptions, ImportPlan, Options};
-use rialto_tensor::Dtype;
 
-use super::{REAL, TIED, UNTIED, family, refused, tensors};
+use super::{REAL, TIED, UNTIED, family, refused, tensors, widen};
 use crate::import::assert_tensors;
 use crate::world::{
     Values, delete, double, export, hugging_face, import, in_memory, iteration, megatron, on_disk,
@@ -115,28 +114,29 @@ fn a_key_that_is_not_as_it_should_be_is_named() {
 fn a_mixture_of_the_two_forms_is_refused() {
     let stacked = megatron(&iteration(REAL[2].run()));
     let single = megatron(&iteration(REAL[4].run()));
-    let extra = "decoder.layers.1.mlp.linear_fc2.weight";
-    let mut values = stacked.clone();
-    values.insert(extra.to_owned(), single[extra].clone());
-    let message = exported(&values, Cut::Whole, UNTIED)
-        .map(|_| ())
-        .unwrap_err()
-        .to_string();
-    assert!(
-        message.contains(&format!("{extra} (BF16 [64, 96]")),
-        "{message}"
-    );
-    let key = "decoder.layers.mlp.linear_fc2.weight";
-    let mut values = single;
-    values.insert(key.to_owned(), stacked[key].clone());
-    let message = exported(&values, Cut::Whole, UNTIED)
-        .map(|_| ())
-        .unwrap_err()
-        .to_string();
-    assert!(
-        message.contains(&format!("{key} (BF16 [3, 64, 96]")),
-        "{message}"
-    );
+    for (checkpoint, other, key, shape) in [
+        (
+            &stacked,
+            &single,
+            "decoder.layers.1.mlp.linear_fc2.weight",
+            "64, 96",
+        ),
+        (
+            &single,
+            &stacked,
+            "decoder.layers.mlp.linear_fc2.weight",
+            "3, 64, 96",
+        ),
+    ] {
+        let mut values = checkpoint.clone();
+        values.insert(key.to_owned(), other[key].clone());
+        let error = exported(&values, Cut::Whole, UNTIED).map(|_| ());
+        let message = error.unwrap_err().to_string();
+        assert!(
+            message.contains(&format!("{key} (BF16 [{shape}]")),
+            "{message}"
+        );
+    }
 }
 
 /// A stack has one dtype, and what cannot be one is refused with what can.
@@ -144,13 +144,7 @@ fn a_mixture_of_the_two_forms_is_refused() {
 fn layers_of_unlike_dtypes_are_no_stack() {
     let mut values = tensors(on_disk(TIED).as_ref());
     let name = "model.layers.1.mlp.down_proj.weight";
-    let (dtype, _, bytes) = values.get_mut(name).unwrap();
-    // BF16 is the upper half of F32.
-    *dtype = Dtype::F32;
-    *bytes = bytes
-        .chunks(2)
-        .flat_map(|half| [0, 0, half[0], half[1]])
-        .collect();
+    widen(&mut values, name);
     let source = written::hugging_face(TIED, &values);
     let family = family();
     let run = |options: &Options| import(family.as_ref(), Arc::new(source.clone()), options);

@@ -8,6 +8,18 @@ use crate::Error;
 /// Most that a size may be: 2^31, so that twice the product of any two fits in 64 bits.
 pub const MOST_SIZE: u64 = 1 << 31;
 
+/// The keys that [`RawConfig::is_not_of`], [`RawConfig::torch_dtype`] and [`RawConfig::rotary_base`] read.
+pub const READ_KEYS: &[&str] = &[
+    "architectures",
+    "dtype",
+    "model_type",
+    "partial_rotary_factor",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "torch_dtype",
+];
+
 impl RawConfig {
     /// Why the config is not of an architecture, if it is not: it names another or several, or another `model_type`. A config
     /// that names two models is neither. Errors: [`Error::ConfigValue`] for keys of another kind.
@@ -115,12 +127,13 @@ impl RawConfig {
         rope::base(self, notices)
     }
 
-    /// The keys that are among neither `known` nor those of `required`, and fields of the rotary embedding's objects that say
-    /// nothing, by their dotted names: what a family does not read.
+    /// The keys that are in none of the lists of `known`, such as [`READ_KEYS`], and not among those of `required`, and fields of
+    /// the rotary embedding's objects that say nothing, by their dotted names: what a family does not read.
     #[must_use]
-    pub fn unread(&self, known: &[&str], required: &[(&str, &str)]) -> Vec<String> {
+    pub fn unread(&self, known: &[&[&str]], required: &[(&str, &str)]) -> Vec<String> {
         let is_unread = |key: &&String| {
-            !known.contains(&key.as_str()) && !required.iter().any(|(known, _)| known == key)
+            let is_known = known.iter().any(|known| known.contains(&key.as_str()));
+            !is_known && !required.iter().any(|(known, _)| known == key)
         };
         let unread = self.values().keys().filter(is_unread).cloned();
         unread.chain(rope::unread(self)).collect()

@@ -42,6 +42,21 @@ impl MemoryStore {
         }
     }
 
+    /// What a run writes into a new target called `name` and commits. Errors: the run's.
+    ///
+    /// # Panics
+    ///
+    /// If the run succeeds without a commit.
+    pub fn written_by<E>(
+        name: &str,
+        run: impl FnOnce(Box<dyn Target>) -> Result<(), E>,
+    ) -> Result<MemoryStore, E> {
+        let slot = MemorySlot::default();
+        run(Box::new(MemoryTarget::new(name, Arc::clone(&slot))))?;
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(slot.take().expect("a run that succeeds has committed"))
+    }
+
     /// Adds a file, or gives an existing one new contents; open sources see them. Errors: [`Error::UnsafeName`].
     pub fn insert(&self, name: &str, bytes: impl Into<Vec<u8>>) -> Result<(), Error> {
         check_name(name, &Location::file(&self.name))?;

@@ -126,8 +126,6 @@ pub struct Contents<'a> {
     pub(super) violations: Vec<Violation>,
     /// Encoded tensors.
     pub(super) scales: u64,
-    /// Tensors that are there once more.
-    pub(super) copies: u64,
 }
 
 enum Bound {
@@ -222,12 +220,11 @@ impl<'a> Contents<'a> {
         inventory: Vec<StoredTensor>,
         notices: Vec<String>,
     ) -> Contents<'a> {
-        let (bound, violations, scales, copies) = match source.stored {
+        let (bound, violations, scales) = match source.stored {
             Stored::HuggingFace(_) => {
                 let mut found = mapping.find_tensors(&inventory, &codecs);
                 let violations = std::mem::take(&mut found.violations);
                 let scales = found.encodings.iter().flatten().count() as u64;
-                let copies = found.copies.len() as u64;
                 let mut pieces = vec![Vec::new(); mapping.params().len()];
                 for (position, piece) in mapping.pieces().iter().enumerate() {
                     pieces[piece.param].push(position);
@@ -237,13 +234,13 @@ impl<'a> Contents<'a> {
                     codecs,
                     pieces,
                 };
-                (bound, violations, scales, copies)
+                (bound, violations, scales)
             }
             Stored::Megatron(..) => {
                 let mut found: FoundParams = mapping.find_params(&inventory);
                 let violations = std::mem::take(&mut found.violations);
                 let params = Params::new(&mapping, inventory, found);
-                (Bound::Params(params), violations, 0, 0)
+                (Bound::Params(params), violations, 0)
             }
         };
         Contents {
@@ -255,7 +252,14 @@ impl<'a> Contents<'a> {
             notices,
             violations,
             scales,
-            copies,
+        }
+    }
+
+    /// How many tensors are there once more.
+    pub(super) fn copies(&self) -> u64 {
+        match &self.bound {
+            Bound::Tensors { found, .. } => found.copies.len() as u64,
+            Bound::Params(_) => 0,
         }
     }
 

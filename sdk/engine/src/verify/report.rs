@@ -178,8 +178,8 @@ impl Report {
                 ("scales of encoded tensors", contents.scales, other.scales),
                 (
                     "tensors that are there once more",
-                    contents.copies,
-                    other.copies,
+                    contents.copies(),
+                    other.copies(),
                 ),
             ] {
                 if found > 0 && others == 0 {

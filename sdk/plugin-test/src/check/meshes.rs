@@ -192,8 +192,9 @@ impl Trip<'_> {
             return;
         };
         let own = (Vec::new(), "the rules' own tensors".to_owned());
-        let forms = spelling::tensor_forms(&self.reading.map).into_iter();
-        let forms = forms.map(|form| (vec![form.clone()], format!("tensors spelled {form}")));
+        let forms = self.reading.map.form_names(|rule| &rule.tensor_forms);
+        let forms = forms.into_iter();
+        let forms = forms.map(|form| (vec![form.to_owned()], format!("tensors spelled {form}")));
         for (forms, name) in std::iter::once(own).chain(forms) {
             findings.at(format!("{} with {name}", self.fixture.name));
             let exported = match export(self.family, plain.store(), &forms) {
@@ -224,9 +225,9 @@ impl Trip<'_> {
         let Some(params) = findings.answer("the params", run::read(plain.store())) else {
             return;
         };
-        for form in spelling::param_forms(&self.reading.map) {
+        for form in self.reading.map.form_names(|rule| &rule.param_forms) {
             findings.at(format!("{} with params spelled {form}", self.fixture.name));
-            let spelled = spelling::respelled(&self.reading.map, &form, &params);
+            let spelled = spelling::respelled(&self.reading.map, form, &params);
             let spelled = spelled.and_then(|spelled| run::with_tensors(&plain.files, &spelled));
             if let Some(files) = findings.answer("the params", spelled) {
                 let run = Written {
