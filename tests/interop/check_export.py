@@ -17,10 +17,9 @@ from safetensors import safe_open
 
 from check_torch_dist import raw
 from families import FAMILIES
+from hf_directory import CONFIG, INDEX
 from report import Report
 
-INDEX = "model.safetensors.index.json"
-CONFIG = "config.json"
 MTP_KEY = "num_nextn_predict_layers"
 QUANTIZATION = "quantization_config"
 

@@ -8,8 +8,7 @@ import yaml
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, ChunkStorageMetadata, MetadataIndex
 
 import check_torch_dist
-
-INDEX = "model.safetensors.index.json"
+from hf_directory import CONFIG, INDEX
 
 
 # --- a run ---
@@ -296,26 +295,21 @@ def wrong_crc(name):
     return damage
 
 
-def manifest_of(change):
+def json_file(change):
+    """Changes the document of a JSON file, which may be packed."""
     def damage(path):
-        with open(path) as file:
+        opened = gzip.open if path.endswith(".gz") else open
+        with opened(path, "rt") as file:
             document = json.load(file)
         change(document)
-        with open(path, "w") as file:
+        with opened(path, "wt") as file:
             json.dump(document, file)
     return damage
 
 
 def ranks_file(change):
     """Changes the ranks of a packed list of them, or of a manifest."""
-    def damage(path):
-        opened = gzip.open if path.endswith(".gz") else open
-        with opened(path, "rt") as file:
-            document = json.load(file)
-        change(document["ranks"] if isinstance(document, dict) else document)
-        with opened(path, "wt") as file:
-            json.dump(document, file)
-    return damage
+    return json_file(lambda document: change(document["ranks"] if isinstance(document, dict) else document))
 
 
 def silence(count):
@@ -374,14 +368,7 @@ def exchange(pattern, one, other):
 
 
 def config(change):
-    def damage(exported):
-        path = os.path.join(exported, "config.json")
-        with open(path) as file:
-            document = json.load(file)
-        change(document)
-        with open(path, "w") as file:
-            json.dump(document, file)
-    return damage
+    return lambda exported: json_file(change)(os.path.join(exported, CONFIG))
 
 
 def tensors_of(change):
@@ -390,14 +377,7 @@ def tensors_of(change):
 
 
 def index(change):
-    def damage(exported):
-        path = os.path.join(exported, INDEX)
-        with open(path) as file:
-            document = json.load(file)
-        change(document)
-        with open(path, "w") as file:
-            json.dump(document, file)
-    return damage
+    return lambda exported: json_file(change)(os.path.join(exported, INDEX))
 
 
 def rename_key(document):

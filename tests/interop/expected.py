@@ -9,15 +9,15 @@ of the real Megatron-Core: its tensors must have the sha256 of ours, and its chu
 With --pad-vocab, embedding and head are then filled up with zeros, as Megatron-Bridge sizes them for so many tensor parallel ranks.
 Exit status 0 when nothing differs, 1 otherwise.
 """
-import argparse, hashlib, json, math, os, sys
+import argparse, hashlib, json, math, sys
 
 import safetensors.torch
 import torch
 
 from check_torch_dist import raw
+from hf_directory import read_config, shard_files
 from report import Report
 
-INDEX = "model.safetensors.index.json"
 BIAS = "mlp.gate.e_score_correction_bias"
 SCALE = "_scale_inv"
 
@@ -49,20 +49,11 @@ PREDICTION = {
 
 # --- the Hugging Face side ---
 
-def read_config(source):
-    with open(os.path.join(source, "config.json")) as file:
-        return json.load(file)
-
-
 def stored(source):
     """Every tensor as it lies in the shards."""
-    files = ["model.safetensors"]
-    if os.path.exists(os.path.join(source, INDEX)):
-        with open(os.path.join(source, INDEX)) as file:
-            files = sorted(set(json.load(file)["weight_map"].values()))
     tensors = {}
-    for name in files:
-        tensors.update(safetensors.torch.load_file(os.path.join(source, name)))
+    for path in shard_files(source):
+        tensors.update(safetensors.torch.load_file(path))
     return tensors
 
 

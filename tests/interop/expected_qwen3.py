@@ -8,13 +8,13 @@ computed. Layers are stacked along a leading axis; with --per-layer each has ten
 Each manifest is that of a checkpoint of the real Megatron-Core: its tensors must have the sha256 of ours, its chunks be those that
 `boxes` says, and its objects those of `objects`. Exit status 0 when nothing differs, 1 otherwise.
 """
-import argparse, hashlib, itertools, json, os, struct, sys
+import argparse, hashlib, itertools, json, struct, sys
 
 import numpy as np
 
+from hf_directory import read_config, shard_files
 from report import Report
 
-INDEX = "model.safetensors.index.json"
 LAYERS = "decoder.layers."
 
 # In every layer: what is renamed and nothing else.
@@ -69,20 +69,11 @@ def bits(tensor):
     return np.ascontiguousarray(tensor, dtype="<u2").tobytes()
 
 
-def read_config(source):
-    with open(os.path.join(source, "config.json")) as file:
-        return json.load(file)
-
-
 def stored(source):
     """Every tensor as it lies in the shards."""
-    files = ["model.safetensors"]
-    if os.path.exists(os.path.join(source, INDEX)):
-        with open(os.path.join(source, INDEX)) as file:
-            files = sorted(set(json.load(file)["weight_map"].values()))
     tensors = {}
-    for name in files:
-        tensors.update(read_shard(os.path.join(source, name)))
+    for path in shard_files(source):
+        tensors.update(read_shard(path))
     return tensors
 
 
