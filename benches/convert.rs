@@ -4,7 +4,6 @@
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
 
 mod contenders;
-mod random;
 mod synthetic;
 
 use std::path::{Path, PathBuf};

@@ -4,7 +4,6 @@
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
 
 mod matrix;
-mod random;
 
 use std::time::Duration;
 

@@ -12,8 +12,8 @@ use half::bf16;
 use rialto_tensor::format::e4m3;
 use rialto_tensor::quant::block;
 use rialto_tensor::{Dtype, Shape, TensorView};
-
-use crate::random::Random;
+use rialto_tests::random::Random;
+use rialto_tests::weights::nearest_code;
 
 const BLOCK: usize = 128;
 
@@ -72,15 +72,6 @@ impl Arena {
     pub(crate) fn bytes_moved(&self) -> u64 {
         3 * self.codes.len() as u64
     }
-}
-
-/// The nearest E4M3 code, ties to even, of a number not past 448.
-fn nearest_code(value: f32) -> u8 {
-    // A power of two takes the exponent to E4M3's range; what is subnormal there is so here.
-    let bits = (value * f32::from_bits(7 << 23)).to_bits();
-    let magnitude = bits & 0x7fff_ffff;
-    let rounded = (magnitude + 0x7_ffff + (magnitude >> 20 & 1)) >> 20;
-    (bits >> 24) as u8 & 0x80 | rounded.min(0x7e) as u8
 }
 
 /// Floor: a copy that reads and writes as many bytes as dequantization does, 3 for each element: of 1.5 bytes, once read and

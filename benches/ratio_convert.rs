@@ -3,7 +3,6 @@
 //! One line per ratio for people on stderr, one JSON document per ratio on stdout.
 
 mod contenders;
-mod random;
 mod synthetic;
 
 use std::io::{Write, stderr, stdout};

@@ -3,7 +3,6 @@
 //! One line per ratio for people on stderr, one JSON document per ratio on stdout.
 
 mod matrix;
-mod random;
 
 use std::cell::RefCell;
 use std::io::{Result, Write, stderr, stdout};

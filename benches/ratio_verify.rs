@@ -8,7 +8,6 @@
     reason = "one file serves several benches, each with a part of it"
 )]
 mod contenders;
-mod random;
 mod readers;
 mod synthetic;
 

@@ -15,10 +15,9 @@ use rialto_checkpoint::store::MemoryStore;
 use rialto_engine::{ImportPlan, Options};
 use rialto_glm5::Glm5;
 use rialto_tensor::Dtype;
+use rialto_tests::random::Random;
 use safetensors::tensor::{TensorView, serialize_to_file};
 use serde_json::{Map, Value, json};
-
-use crate::random::Random;
 
 /// The fixtures of the test suites.
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures");
@@ -72,15 +71,15 @@ pub(crate) fn write(directory: &Path, size: Size) -> Result<u64> {
     let (mut random, mut weight_map, mut total_bytes) = (Random(5), Map::new(), 0);
     for (number, shard) in (1..).zip(&shards) {
         let name = format!("model-{number:05}-of-{:05}.safetensors", shards.len());
-        let mut values = Vec::new();
+        let mut contents = Vec::new();
         for tensor in shard {
-            values.push(random.tensor(tensor)?);
+            contents.push(values(&mut random, tensor)?);
             weight_map.insert(tensor.name.clone(), json!(name));
         }
-        total_bytes += values.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+        total_bytes += contents.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
         let views = shard
             .iter()
-            .zip(&values)
+            .zip(&contents)
             .map(|(tensor, bytes)| view(tensor, bytes));
         let views = views.collect::<Result<Vec<_>>>()?;
         serialize_to_file(
@@ -150,28 +149,26 @@ fn view<'a>(tensor: &'a StoredTensor, bytes: &'a [u8]) -> Result<(&'a str, Tenso
     ))
 }
 
-impl Random {
-    fn tensor(&mut self, tensor: &StoredTensor) -> Result<Vec<u8>> {
-        let mean = if tensor.name.ends_with("norm.weight") {
-            1.0
-        } else {
-            0.0
-        };
-        let mut bytes = vec![0; size_bytes(tensor)?];
-        match tensor.dtype {
-            Dtype::F32 => {
-                let elements = bytes.as_chunks_mut().0;
-                elements
-                    .iter_mut()
-                    .for_each(|element| *element = (mean + 0.02 * self.normal()).to_le_bytes());
-            }
-            _ => {
-                let elements = bytes.as_chunks_mut().0;
-                elements.iter_mut().for_each(|element| {
-                    *element = bf16::from_f32(mean + 0.02 * self.normal()).to_le_bytes()
-                });
-            }
+fn values(random: &mut Random, tensor: &StoredTensor) -> Result<Vec<u8>> {
+    let mean = if tensor.name.ends_with("norm.weight") {
+        1.0
+    } else {
+        0.0
+    };
+    let mut bytes = vec![0; size_bytes(tensor)?];
+    match tensor.dtype {
+        Dtype::F32 => {
+            let elements = bytes.as_chunks_mut().0;
+            elements
+                .iter_mut()
+                .for_each(|element| *element = (mean + 0.02 * random.normal()).to_le_bytes());
         }
-        Ok(bytes)
+        _ => {
+            let elements = bytes.as_chunks_mut().0;
+            elements.iter_mut().for_each(|element| {
+                *element = bf16::from_f32(mean + 0.02 * random.normal()).to_le_bytes()
+            });
+        }
     }
+    Ok(bytes)
 }

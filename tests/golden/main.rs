@@ -17,6 +17,7 @@ mod counts;
 mod damage;
 mod decoding;
 mod encoded;
+mod excerpt;
 mod export;
 mod failing_stores;
 mod field_cases;

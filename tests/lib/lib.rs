@@ -1,8 +1,12 @@
 //! What the suites share.
 
 pub mod compiler;
+pub mod excerpt;
 pub mod published;
+pub mod random;
+pub mod shards;
 pub mod sparse;
+pub mod weights;
 
 use std::path::{Path, PathBuf};
 

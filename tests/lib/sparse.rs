@@ -3,32 +3,12 @@
 //! What reads no weight cannot tell it from the published one. It is an outside witness: JSON and a length are all that a
 //! header needs, so no writer of this repository has a part in it. Equal configs give equal bytes.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
-
 use crate::published::{self, Tensor};
-
-/// Data of a shard, unless one tensor alone is more. With this the published releases have the number of files that they
-/// were published in: 282 in BF16, 141 in FP8.
-const MAX_SHARD_BYTES: u64 = 5 << 30;
-
-/// Headers end on a multiple of this, as every writer pads them.
-const ALIGNMENT: usize = 8;
-
-/// What was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// Shards.
-    pub shards: usize,
-    /// Tensors in them, scales included.
-    pub tensors: usize,
-    /// Bytes of the tensors, none of which were written.
-    pub bytes: u64,
-}
+use crate::shards::{self, Written};
 
 /// Writes the checkpoint that the `config.json` of a directory was published with into `target`, which it creates.
 ///
@@ -50,73 +30,7 @@ pub fn write(directory: &Path, target: &Path) -> io::Result<Written> {
 ///
 /// Errors: the file system's, also if the target exists. After any error there is nothing that was not there before.
 pub fn write_tensors(config: &[u8], tensors: &[Tensor], target: &Path) -> io::Result<Written> {
-    fs::create_dir(target)?;
-    fill(config, tensors, target).inspect_err(|_| {
-        // What went wrong first is what is told.
-        let _ = fs::remove_dir_all(target);
-    })
-}
-
-fn fill(config: &[u8], tensors: &[Tensor], target: &Path) -> io::Result<Written> {
-    let shards = pack(tensors, MAX_SHARD_BYTES);
-    fs::write(target.join("config.json"), config)?;
-    let mut weight_map = BTreeMap::new();
-    for (number, tensors) in (1..).zip(&shards) {
-        let name = format!("model-{number:05}-of-{:05}.safetensors", shards.len());
-        write_shard(&target.join(&name), tensors)?;
-        let of_shard = tensors.iter().map(|tensor| (&tensor.name, name.clone()));
-        weight_map.extend(of_shard);
-    }
-    let bytes = tensors.iter().map(Tensor::size_bytes).sum();
-    let index = json!({"metadata": {"total_size": bytes}, "weight_map": weight_map});
-    // Last, so that what was not finished is no checkpoint.
-    fs::write(
-        target.join("model.safetensors.index.json"),
-        format!("{index:#}\n"),
-    )?;
-    Ok(Written {
-        shards: shards.len(),
-        tensors: tensors.len(),
-        bytes,
-    })
-}
-
-/// Fills shards one after the other.
-fn pack(mut tensors: &[Tensor], max_bytes: u64) -> Vec<&[Tensor]> {
-    let mut shards = Vec::new();
-    while !tensors.is_empty() {
-        let mut filled = 0;
-        let fits = tensors.iter().take_while(|tensor| {
-            filled += tensor.size_bytes();
-            filled <= max_bytes
-        });
-        let (shard, rest) = tensors.split_at(fits.count().max(1));
-        shards.push(shard);
-        tensors = rest;
-    }
-    shards
-}
-
-fn write_shard(path: &Path, tensors: &[Tensor]) -> io::Result<()> {
-    let mut header = Map::new();
-    header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
-    let mut end = 0;
-    for tensor in tensors {
-        let begin = end;
-        end += tensor.size_bytes();
-        let entry = json!({
-            "dtype": tensor.dtype.name(),
-            "shape": tensor.shape,
-            "data_offsets": [begin, end],
-        });
-        header.insert(tensor.name.clone(), entry);
-    }
-    let mut header = Value::Object(header).to_string().into_bytes();
-    header.resize(header.len().next_multiple_of(ALIGNMENT), b' ');
-    let mut file = File::create_new(path)?;
-    file.write_all(&(header.len() as u64).to_le_bytes())?;
-    file.write_all(&header)?;
-    file.set_len(8 + header.len() as u64 + end)
+    shards::write(config, tensors, target, &mut |_, _| Ok(()))
 }
 
 #[cfg(test)]
@@ -124,6 +38,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use safetensors::SafeTensors;
+    use serde_json::Value;
 
     use super::*;
     use crate::fixture;
@@ -159,21 +74,6 @@ mod tests {
             assert_eq!((names, written.tensors, written.bytes), whole, "{name}");
             assert_eq!(index["metadata"]["total_size"], bytes);
         }
-    }
-
-    #[test]
-    fn shards_are_filled_in_order_and_never_beyond_their_size_but_for_one_tensor() {
-        let tensor = |rows: u64| Tensor {
-            name: rows.to_string(),
-            dtype: published::Dtype::Bf16,
-            shape: vec![rows],
-            part: published::Part::Main,
-            is_scale: false,
-        };
-        let tensors = [3, 2, 1, 9, 4, 1].map(tensor);
-        let rows = |shard: &&[Tensor]| shard.iter().map(Tensor::elements).collect::<Vec<_>>();
-        let shards: Vec<_> = pack(&tensors, 10).iter().map(rows).collect();
-        assert_eq!(shards, [vec![3, 2], vec![1], vec![9], vec![4, 1]]);
     }
 
     #[test]
