@@ -11,6 +11,7 @@
 //! | [`interop`] | our output in front of the real PyTorch and Megatron-Core |
 //! | [`compare`] | two Hugging Face directories, byte for byte |
 //! | [`fuzz`] | the parsers in front of what nobody would write |
+//! | [`make`] | a checkpoint with weights, of chosen layers |
 //! | [`sparse`] | a checkpoint of full size that takes no room |
 //! | `fixtures` | a test that the fixtures are those of `ORIGIN.md` |
 //! | [`workspace`] | where things are, and commands that are shown before they run |
@@ -27,6 +28,7 @@ mod demo;
 mod fixtures;
 mod fuzz;
 mod interop;
+mod make;
 mod sparse;
 mod suite;
 mod workspace;
@@ -65,6 +67,10 @@ enum Command {
     ///
     /// It takes the room of its headers and serves `rialto inspect` and `rialto plan`. Its weights read as zeros.
     Sparse(sparse::SparseArguments),
+    /// Make a checkpoint of chosen layers of a published model: real names, widths and dtypes, weights that look trained.
+    ///
+    /// It is whole: rialto imports it. The same choice and seed give the same bytes.
+    Make(make::MakeArguments),
 }
 
 fn main() -> ExitCode {
@@ -85,5 +91,6 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Interop => interop::run(&workspace),
         Command::Fuzz(arguments) => fuzz::run(&workspace, arguments),
         Command::Sparse(arguments) => sparse::run(arguments),
+        Command::Make(arguments) => make::run(arguments),
     }
 }
