@@ -93,8 +93,7 @@ impl Weights {
 
     /// Writes the elements of a tensor. Errors: the writer's.
     fn write(&self, tensor: &Tensor, out: &mut impl Write) -> io::Result<()> {
-        let is_norm =
-            tensor.name.ends_with("norm.weight") || tensor.name.ends_with("layernorm.weight");
+        let is_norm = tensor.name.ends_with("norm.weight");
         let random = Random(self.seed ^ hash(&tensor.name));
         let elements = tensor.elements();
         match tensor.dtype {
