@@ -4,6 +4,9 @@
 //! other compare two moments, not two programs. Here both run in every round, right after each other and in turn first; a
 //! round gives one ratio, and the median of the ratios is the answer.
 //!
+//! [`Ratio`] runs two pieces of work itself. [`Rounds`] holds the times of any number of contenders that somebody else ran,
+//! in the [`order`] of each round, and gives the ratio of any two.
+//!
 //! ```
 //! use std::time::Duration;
 //! use rialto_benches::{Contender, Ratio};
@@ -22,6 +25,11 @@ use serde_json::{Value, json};
 
 /// The fewest rounds whose median means anything.
 pub const MIN_ROUNDS: usize = 5;
+
+/// In which order contenders run in a round: each is in turn first, and each follows the same other one.
+pub fn order(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
+    (0..contenders).map(move |place| (round + place) % contenders)
+}
 
 /// One side of a comparison.
 pub struct Contender<'a> {
@@ -54,16 +62,16 @@ impl Ratio {
     /// Runs both once unmeasured, then `rounds` times in pairs (at least [`MIN_ROUNDS`]), in turn first.
     pub fn measure(a: Contender<'_>, b: Contender<'_>, rounds: usize) -> Ratio {
         let names = [a.name.to_owned(), b.name.to_owned()];
-        (a.work)();
-        (b.work)();
+        let mut sides: [&mut dyn FnMut() -> Duration; 2] = [&mut *a.work, &mut *b.work];
+        for work in &mut sides {
+            work();
+        }
         let pair = |round: usize| {
-            if round.is_multiple_of(2) {
-                let first = (a.work)();
-                [first, (b.work)()]
-            } else {
-                let second = (b.work)();
-                [(a.work)(), second]
+            let mut times = [Duration::ZERO; 2];
+            for side in order(round, 2) {
+                times[side] = sides[side]();
             }
+            times
         };
         let rounds = (0..rounds.max(MIN_ROUNDS)).map(pair).collect();
         Ratio { names, rounds }
@@ -122,6 +130,51 @@ impl fmt::Display for Ratio {
             self.median_ms(0),
             self.median_ms(1),
         )
+    }
+}
+
+/// Times of some contenders, round by round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rounds {
+    names: Vec<String>,
+    /// Of each round, the times of the contenders.
+    times: Vec<Vec<Duration>>,
+}
+
+impl Rounds {
+    /// No rounds yet, of contenders by these names.
+    pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Rounds {
+        Rounds {
+            names: names.into_iter().map(Into::into).collect(),
+            times: Vec::new(),
+        }
+    }
+
+    /// Adds a round.
+    ///
+    /// # Panics
+    ///
+    /// If it has not one time for each contender.
+    pub fn push(&mut self, times: Vec<Duration>) {
+        assert_eq!(times.len(), self.names.len(), "a time for each contender");
+        self.times.push(times);
+    }
+
+    /// Times of the first contender by those of the second, round by round. `None` without rounds, or for a name that is no
+    /// contender's.
+    #[must_use]
+    pub fn ratio(&self, name: &str, base: &str) -> Option<Ratio> {
+        let place = |name: &str| self.names.iter().position(|found| found == name);
+        let (a, b) = (place(name)?, place(base)?);
+        let rounds: Vec<_> = self
+            .times
+            .iter()
+            .map(|times| [times[a], times[b]])
+            .collect();
+        (!rounds.is_empty()).then(|| Ratio {
+            names: [name.to_owned(), base.to_owned()],
+            rounds,
+        })
     }
 }
 
@@ -186,6 +239,28 @@ mod tests {
             *order.borrow(),
             "ab".to_owned() + "ab" + "ba" + "ab" + "ba" + "ab"
         );
+    }
+
+    #[test]
+    fn every_contender_is_in_turn_first_and_none_is_left_out() {
+        let orders: Vec<Vec<usize>> = (0..4).map(|round| order(round, 3).collect()).collect();
+        assert_eq!(orders, [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
+    }
+
+    #[test]
+    fn any_two_contenders_have_a_ratio_of_the_times_of_one_round() {
+        let mut rounds = Rounds::new(["ours", "copy", "rival"]);
+        assert_eq!(rounds.ratio("ours", "copy"), None);
+        // In the second round everything was slow, in the third only ours.
+        for times in [[32, 16, 96], [256, 128, 768], [64, 16, 96]] {
+            rounds.push(times.map(Duration::from_millis).to_vec());
+        }
+        assert_eq!(
+            rounds.ratio("ours", "copy").unwrap().ratios(),
+            [2.0, 2.0, 4.0]
+        );
+        assert_eq!(rounds.ratio("rival", "ours").unwrap().median(), 3.0);
+        assert_eq!(rounds.ratio("ours", "none"), None);
     }
 
     #[test]
