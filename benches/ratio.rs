@@ -178,14 +178,20 @@ impl Rounds {
     }
 }
 
-fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+/// Values, smallest first.
+pub fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values
 }
 
 /// The median of sorted values; of an even number, the mean of the two in the middle.
-fn middle(sorted: &[f64]) -> f64 {
+///
+/// # Panics
+///
+/// Without any value.
+#[must_use]
+pub fn middle(sorted: &[f64]) -> f64 {
     let (low, high) = ((sorted.len() - 1) / 2, sorted.len() / 2);
     f64::midpoint(sorted[low], sorted[high])
 }

@@ -18,12 +18,13 @@ use serde_json::json;
 
 use self::matrix::{Chunks, FAMILIES, Golden, Import, Layers, MODELS, Model, TRAINING};
 use self::python::Checks;
+pub(crate) use self::python::interpreter;
 use crate::workspace::{Workspace, remove};
 
 /// Converts every model of the matrix in both directions with the program as built, and has each result checked. Errors: a command or
 /// a check that fails; a planted fault that no check sees.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let python = python::interpreter(workspace)?;
+    let python = interpreter(workspace)?;
     let folder = workspace.scratch("interop").join("work");
     remove(&folder)?;
     fs::create_dir_all(&folder)?;

@@ -12,6 +12,10 @@
 //! | [`compare`] | two Hugging Face directories, byte for byte |
 //! | [`fuzz`] | the parsers in front of what nobody would write |
 //! | [`make`] | a checkpoint with weights, of chosen layers |
+//! | [`ratio`] | whole conversions against floors and a rival |
+//! | [`copier`] | a plain copy of a directory: the floor of a conversion |
+//! | [`measured`] | one process: time, CPU and peak memory |
+//! | [`machine`] | what is measured on: what it is, what it is doing, its caches |
 //! | [`sparse`] | a checkpoint of full size that takes no room |
 //! | `fixtures` | a test that the fixtures are those of `ORIGIN.md` |
 //! | [`workspace`] | where things are, and commands that are shown before they run |
@@ -23,12 +27,16 @@
 )]
 
 mod compare;
+mod copier;
 mod demo;
 #[cfg(test)]
 mod fixtures;
 mod fuzz;
 mod interop;
+mod machine;
 mod make;
+mod measured;
+mod ratio;
 mod sparse;
 mod suite;
 mod workspace;
@@ -71,26 +79,44 @@ enum Command {
     ///
     /// It is whole: rialto imports it. The same choice and seed give the same bytes.
     Make(make::MakeArguments),
+    /// Copy a directory as fast as plain reads and writes do, and end when it is on the disk: the floor of a conversion.
+    Copy(copier::CopyArguments),
+    /// Compare whole conversions with plain copies and with PyTorch: speed, memory and CPU, and whether the bars are met.
+    ///
+    /// benches/record/README.md says what is compared and how a record is made. Ends with 1 if a bar is missed, and with 75 if
+    /// others had too much of the machine for anything to be judged.
+    Ratio(ratio::RatioArguments),
+    /// Run one command and write down its time, CPU and peak memory.
+    #[command(hide = true)]
+    Measure(measured::MeasureArguments),
 }
+
+/// The exit code of what may go well another time (`EX_TEMPFAIL`).
+const TRY_AGAIN: u8 = 75;
 
 fn main() -> ExitCode {
     match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            match error.is::<ratio::Disturbed>() {
+                true => ExitCode::from(TRY_AGAIN),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
-    let workspace = Workspace::find()?;
     match &cli.command {
-        Command::Demo => demo::run(&workspace),
-        Command::Test => suite::run(&workspace),
-        Command::Interop => interop::run(&workspace),
-        Command::Fuzz(arguments) => fuzz::run(&workspace, arguments),
+        Command::Demo => demo::run(&Workspace::find()?),
+        Command::Test => suite::run(&Workspace::find()?),
+        Command::Interop => interop::run(&Workspace::find()?),
+        Command::Fuzz(arguments) => fuzz::run(&Workspace::find()?, arguments),
         Command::Sparse(arguments) => sparse::run(arguments),
         Command::Make(arguments) => make::run(arguments),
+        Command::Copy(arguments) => copier::run(arguments),
+        Command::Ratio(arguments) => ratio::run(&Workspace::find()?, arguments),
+        Command::Measure(arguments) => measured::run(arguments),
     }
 }

@@ -73,6 +73,20 @@ impl Workspace {
         ])
     }
 
+    /// Builds both as users have them, and says where the program lies; the plugin lies beside it.
+    pub(crate) fn build_release(&self) -> Result<PathBuf> {
+        self.cargo([
+            "build",
+            "--locked",
+            "--release",
+            "--package",
+            "rialto",
+            "--package",
+            "rialto-glm5",
+        ])?;
+        Ok(self.scratch("release").join("rialto"))
+    }
+
     /// Builds a plugin that is a workspace of its own. Its build folder is one of its own too: beside rialto, its library would be
     /// found by every command and every test.
     pub(crate) fn build_plugin(&self, manifest: &str) -> Result<()> {
