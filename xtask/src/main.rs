@@ -16,6 +16,7 @@
 //! | [`copier`] | a plain copy of a directory: the floor of a conversion |
 //! | [`measured`] | one process: time, CPU and peak memory |
 //! | [`machine`] | what is measured on: what it is, what it is doing, its caches |
+//! | [`table`] | what these print in columns |
 //! | [`sparse`] | a checkpoint of full size that takes no room |
 //! | `fixtures` | a test that the fixtures are those of `ORIGIN.md` |
 //! | [`workspace`] | where things are, and commands that are shown before they run |
@@ -39,6 +40,7 @@ mod measured;
 mod ratio;
 mod sparse;
 mod suite;
+mod table;
 mod workspace;
 
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rialto_benches::{Ratio, Rounds};
+use rialto_benches::{Ratio, Rounds, middle, sorted};
 
 use super::subject::{Bar, COPY, COPY_AND_HASH, OURS, Quantity};
 use crate::measured::Measured;
@@ -168,18 +168,6 @@ impl Outcome {
             )
         })
     }
-}
-
-pub(super) fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values
-}
-
-/// The median of sorted values; of an even number, the mean of the two in the middle.
-pub(super) fn middle(sorted: &[f64]) -> f64 {
-    let (low, high) = ((sorted.len() - 1) / 2, sorted.len() / 2);
-    f64::midpoint(sorted[low], sorted[high])
 }
 
 #[cfg(test)]

@@ -5,11 +5,13 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rialto_benches::{middle, sorted};
 use serde_json::{Value, json};
 
-use super::outcome::{DISTURBING, MOST_DISTURBED, Outcome, middle, sorted};
+use super::outcome::{DISTURBING, MOST_DISTURBED, Outcome};
 use super::subject::{Bar, Subject};
 use crate::machine::{Cold, Machine};
+use crate::table::table;
 
 /// Everything that a record says.
 pub(super) struct Report<'a> {
@@ -250,32 +252,6 @@ fn spread(values: &[f64]) -> String {
         [] => "-".to_owned(),
         [.., last] => format!("{:.2} ({:.2}..{last:.2})", middle(values), values[0]),
     }
-}
-
-/// A table of Markdown whose columns are aligned; the first row is its head.
-pub(crate) fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for (place, row) in rows.iter().enumerate() {
-        for (cell, width) in row.iter().zip(&widths) {
-            text += &format!("| {cell:width$} ");
-        }
-        text += "|\n";
-        if place == 0 {
-            for width in &widths {
-                text += &format!("|{}", "-".repeat(width + 2));
-            }
-            text += "|\n";
-        }
-    }
-    text
 }
 
 #[cfg(test)]
