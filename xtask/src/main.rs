@@ -13,6 +13,7 @@
 //! | [`fuzz`] | the parsers in front of what nobody would write |
 //! | [`make`] | a checkpoint with weights, of chosen layers |
 //! | [`ratio`] | whole conversions against floors and a rival |
+//! | [`memory`] | how much memory an import takes, whatever its size |
 //! | [`copier`] | a plain copy of a directory: the floor of a conversion |
 //! | [`measured`] | one process: time, CPU and peak memory |
 //! | [`machine`] | what is measured on: what it is, what it is doing, its caches |
@@ -37,6 +38,7 @@ mod interop;
 mod machine;
 mod make;
 mod measured;
+mod memory;
 mod ratio;
 mod sparse;
 mod suite;
@@ -88,6 +90,8 @@ enum Command {
     /// benches/record/README.md says what is compared and how a record is made. Ends with 1 if a bar is missed, and with 75 if
     /// others had too much of the machine for anything to be judged.
     Ratio(ratio::RatioArguments),
+    /// Measure the peak memory of imports of two sizes at several budgets, from sources whose weights are holes.
+    Memory(memory::MemoryArguments),
     /// Run one command and write down its time, CPU and peak memory.
     #[command(hide = true)]
     Measure(measured::MeasureArguments),
@@ -119,6 +123,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Make(arguments) => make::run(arguments),
         Command::Copy(arguments) => copier::run(arguments),
         Command::Ratio(arguments) => ratio::run(&Workspace::find()?, arguments),
+        Command::Memory(arguments) => memory::run(&Workspace::find()?, arguments),
         Command::Measure(arguments) => measured::run(arguments),
     }
 }
