@@ -79,8 +79,10 @@ impl Buffers {
         if stored == dtype {
             return Ok(&self.stored);
         }
-        self.cast.clear();
-        cast::cast(stored, dtype, &self.stored, &mut self.cast)?;
+        let length =
+            usize::try_from(band.shape().size_bytes(dtype)?).expect("a band fits in memory");
+        self.cast.resize(length, 0);
+        cast::cast_into(stored, dtype, &self.stored, &mut self.cast)?;
         Ok(&self.cast)
     }
 

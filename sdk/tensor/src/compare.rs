@@ -3,10 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use half::f16;
-
 use crate::cast::whole_elements;
-use crate::format::{bf16, e4m3, e5m2, ue8m0};
+use crate::format::{bf16, e4m3, e5m2, f16, ue8m0};
 use crate::{Dtype, Error};
 
 /// Bytes that are compared at once before their elements are looked at; a multiple of every element size.
@@ -260,7 +258,7 @@ impl Element {
     }
 
     fn f16(code: u16) -> Element {
-        Element::float(code.into(), 16, f16::from_bits(code).into())
+        Element::float(code.into(), 16, f16::decode(code).into())
     }
 
     fn f32(bits: u32) -> Element {

@@ -91,6 +91,18 @@ pub enum Error {
         /// Bytes of the other.
         theirs: u64,
     },
+    /// The environment asks for instructions that are not to be had.
+    #[error(
+        "{variable}={found} names no instructions of this processor; valid here: {}",
+        available.join(", "),
+        variable = crate::simd::VARIABLE
+    )]
+    NoTier {
+        /// The name as found.
+        found: String,
+        /// The names that are valid on this processor.
+        available: Vec<&'static str>,
+    },
 }
 
 impl Error {
@@ -105,6 +117,7 @@ impl Error {
         ("tensor/block-dtype", 3),
         ("tensor/scale-shape", 4),
         ("tensor/band-length", 1),
+        ("tensor/no-tier", 1),
     ];
 
     /// The status code that crosses the ABI; see `docs/errors.md`.
@@ -126,6 +139,7 @@ impl Error {
             Error::BlockDtype { .. } => "tensor/block-dtype",
             Error::ScaleShape { .. } => "tensor/scale-shape",
             Error::BandLength { .. } => "tensor/band-length",
+            Error::NoTier { .. } => "tensor/no-tier",
         }
     }
 }

@@ -117,17 +117,32 @@ fn expected(from: Dtype, to: Dtype, bits: u64) -> u64 {
     }
 }
 
+fn bytes(dtype: Dtype, bits: impl Iterator<Item = u64>) -> Vec<u8> {
+    let width = dtype.size_bytes() as usize;
+    bits.flat_map(|bits| bits.to_le_bytes()[..width].to_vec())
+        .collect()
+}
+
+/// The loops of every tier, that store as usual and that store past the caches.
+fn all_loops() -> impl Iterator<Item = Loops> {
+    let loops = |tier| [usize::MAX, 0].map(|stream_bytes| Loops { tier, stream_bytes });
+    Tier::available().into_iter().flat_map(loops)
+}
+
+/// In every tier, stored as usual and past the caches; all of them give the same.
 fn found(from: Dtype, to: Dtype, bits: impl Iterator<Item = u64>) -> Vec<u64> {
-    let width = from.size_bytes() as usize;
-    let source: Vec<u8> = bits
-        .flat_map(|bits| bits.to_le_bytes()[..width].to_vec())
-        .collect();
-    let mut target = vec![0x5a];
-    cast(from, to, &source, &mut target).unwrap();
-    assert_eq!(target[0], 0x5a, "what was there stays");
+    let source = bytes(from, bits);
+    let elements = source.len() / from.size_bytes() as usize;
     let width = to.size_bytes() as usize;
-    assert_eq!(target.len() % width, 1 % width, "no part of an element");
-    let elements = target[1..].chunks_exact(width).map(|element| {
+    let mut expected = None;
+    for loops in all_loops() {
+        let mut target = vec![0x5a; elements * width];
+        loops.cast_into(from, to, &source, &mut target).unwrap();
+        let expected = expected.get_or_insert_with(|| target.clone());
+        assert!(*expected == target, "{from} to {to}: {}", loops.tier);
+    }
+    let target = expected.expect("there is a tier");
+    let elements = target.chunks_exact(width).map(|element| {
         let mut bytes = [0; 8];
         bytes[..width].copy_from_slice(element);
         u64::from_le_bytes(bytes)
@@ -145,7 +160,6 @@ fn assert_cast(from: Dtype, to: Dtype, bits: &[u64]) {
             "{from} {bits:x} to {to}: {result:x}"
         );
     }
-    let width = from.size_bytes() as usize;
     let changed = |bits: u64| {
         let (sign, before) = meaning(bits, layout(from));
         let (sign_after, after) = meaning(expected(from, to, bits), layout(to));
@@ -165,16 +179,16 @@ fn assert_cast(from: Dtype, to: Dtype, bits: &[u64]) {
             _ => before != after,
         }
     };
-    let source: Vec<u8> = bits
-        .iter()
-        .flat_map(|bits| bits.to_le_bytes()[..width].to_vec())
-        .collect();
+    let source = bytes(from, bits.iter().copied());
     let expected = bits.iter().filter(|&&bits| changed(bits)).count();
-    assert_eq!(
-        rounded(from, to, &source),
-        Ok(expected as u64),
-        "{from} to {to}"
-    );
+    for loops in all_loops() {
+        assert_eq!(
+            loops.rounded(from, to, &source),
+            Ok(expected as u64),
+            "{from} to {to}: {}",
+            loops.tier
+        );
+    }
 }
 
 fn pairs() -> impl Iterator<Item = (Dtype, Dtype)> {
@@ -236,8 +250,8 @@ fn f64_becomes_bf16_by_way_of_f32() {
 fn cast_and_rounded_know_exactly_the_pairs_that_are_defined() {
     for &from in Dtype::ALL {
         for &to in Dtype::ALL {
-            let mut target = Vec::new();
-            let result = cast(from, to, &[0; 8], &mut target);
+            let mut target = vec![0xa5; 8 / from.size_bytes() as usize * to.size_bytes() as usize];
+            let result = cast_into(from, to, &[0; 8], &mut target);
             assert_eq!(result.is_ok(), is_defined(from, to), "{from} to {to}");
             assert_eq!(
                 rounded(from, to, &[0; 8]),
@@ -249,16 +263,112 @@ fn cast_and_rounded_know_exactly_the_pairs_that_are_defined() {
 }
 
 #[test]
-fn a_pair_without_a_definition_is_refused_and_a_torn_element_too() {
-    let mut out = Vec::new();
+fn a_pair_without_a_definition_is_refused_and_a_torn_element_and_a_target_of_another_length_too() {
+    let mut target = [0xa5; 8];
     let refused = Err(Error::NoCast {
         from: Dtype::F8E8m0,
         to: Dtype::Bf16,
     });
-    assert_eq!(cast(Dtype::F8E8m0, Dtype::Bf16, &[0], &mut out), refused);
-    assert!(cast(Dtype::F32, Dtype::Bf16, &[0; 5], &mut out).is_err());
+    let found = cast_into(Dtype::F8E8m0, Dtype::Bf16, &[0], &mut target[..2]);
+    assert_eq!(found, refused);
+    assert!(cast_into(Dtype::F32, Dtype::Bf16, &[0; 5], &mut target[..2]).is_err());
     assert!(rounded(Dtype::F32, Dtype::Bf16, &[0; 5]).is_err());
-    assert!(out.is_empty());
+    for (to, source, length, text) in [
+        (
+            Dtype::Bf16,
+            8,
+            5,
+            "BF16 tensor of shape [2] needs 4 bytes, found 5",
+        ),
+        (
+            Dtype::F64,
+            4,
+            7,
+            "F64 tensor of shape [1] needs 8 bytes, found 7",
+        ),
+        (
+            Dtype::F32,
+            8,
+            4,
+            "F32 tensor of shape [2] needs 8 bytes, found 4",
+        ),
+    ] {
+        let error = cast_into(Dtype::F32, to, &[0; 8][..source], &mut target[..length]);
+        assert_eq!(error.unwrap_err().to_string(), text);
+    }
+    assert_eq!(target, [0xa5; 8], "a refusal writes nothing");
+}
+
+/// Casts into a target `offset` bytes behind the beginning of a line, and nothing around it is written.
+fn assert_at(offset: usize, loops: Loops, (from, to): (Dtype, Dtype), source: &[u8], cast: &[u8]) {
+    let mut room = vec![0xa5; cast.len() + 192];
+    let begin = room.as_ptr().align_offset(64) + offset;
+    let target = &mut room[begin..begin + cast.len()];
+    loops.cast_into(from, to, source, target).unwrap();
+    let place = || format!("{from} to {to}, {}, {offset} behind a line", loops.tier);
+    assert!(*target == *cast, "{}", place());
+    target.fill(0xa5);
+    assert!(room.iter().all(|&byte| byte == 0xa5), "around {}", place());
+}
+
+/// Elements without an order, most of them numbers that are rounded; and what becomes of them by the formats.
+fn elements(from: Dtype, to: Dtype, count: usize) -> (Vec<u8>, Vec<u8>) {
+    let mixed = (1..=count as u64).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let bits = mixed.map(|bits| bits >> (64 - 8 * from.size_bytes()));
+    let cast = bytes(to, bits.clone().map(|bits| expected(from, to, bits)));
+    (bytes(from, bits), cast)
+}
+
+#[test]
+fn every_length_up_to_200_is_right_at_every_place_in_a_line() {
+    for (from, to) in pairs() {
+        let (source, cast) = elements(from, to, 200);
+        for count in 0..=200 {
+            let source = &source[..count * from.size_bytes() as usize];
+            let cast = &cast[..count * to.size_bytes() as usize];
+            for loops in all_loops() {
+                // All places for some lengths, one for each of the others.
+                let places = if count % 37 < 2 {
+                    0..64
+                } else {
+                    count % 64..count % 64 + 1
+                };
+                for offset in places {
+                    assert_at(offset, loops, (from, to), source, cast);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn targets_around_the_size_that_goes_past_the_caches_are_right() {
+    for pair in [(Dtype::F32, Dtype::Bf16), (Dtype::F8E4m3, Dtype::F32)] {
+        let width = pair.1.size_bytes() as usize;
+        let limit = STREAM_BYTES / width;
+        let (source, cast) = elements(pair.0, pair.1, limit + 1);
+        for count in [limit - 1, limit, limit + 1] {
+            let source = &source[..count * pair.0.size_bytes() as usize];
+            for tier in Tier::available() {
+                let loops = Loops {
+                    tier,
+                    stream_bytes: STREAM_BYTES,
+                };
+                for offset in [0, 16, 63] {
+                    assert_at(offset, loops, pair, source, &cast[..count * width]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn more_elements_than_a_lane_counts_are_counted() {
+    // 1 + 2^-20, which BF16 does not hold, more often than 2^16 times.
+    let source = (1.0f32 + 2f32.powi(-20)).to_le_bytes().repeat(200_001);
+    for loops in all_loops() {
+        assert_eq!(loops.rounded(Dtype::F32, Dtype::Bf16, &source), Ok(200_001));
+    }
 }
 
 proptest! {

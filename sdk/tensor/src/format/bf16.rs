@@ -1,5 +1,7 @@
 //! bfloat16: an `f32` without its lower 16 bits.
 
+use super::choose;
+
 /// The code that a NaN becomes when an `f32` or `f64` is narrowed: what PyTorch writes on a CPU, whatever the NaN was.
 pub const NAN_OF_F32: u16 = 0xffff;
 
@@ -7,20 +9,21 @@ pub const NAN_OF_F32: u16 = 0xffff;
 pub const NAN: u16 = 0x7fc0;
 
 /// The value of a code. Exact; a NaN keeps its payload, and a signalling one stays so.
+#[inline(always)]
 #[must_use]
 pub const fn decode(code: u16) -> f32 {
     f32::from_bits((code as u32) << 16)
 }
 
 /// The nearest code, of two equally near the even one; too large becomes infinity, a NaN becomes [`NAN_OF_F32`].
+#[inline(always)]
 #[must_use]
 pub const fn round(value: f32) -> u16 {
     let bits = value.to_bits();
-    if bits & 0x7fff_ffff > 0x7f80_0000 {
-        NAN_OF_F32
-    } else {
-        round_number(bits)
-    }
+    let magnitude = bits & 0x7fff_ffff;
+    // The carry may run into the exponent: that is the next power of two, or infinity. It runs out of a NaN.
+    let number = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    choose(magnitude > 0x7f80_0000, NAN_OF_F32 as u32, number) as u16
 }
 
 /// The same for the bits of what is no NaN. The carry may run into the exponent: that is the next power of two, or infinity.

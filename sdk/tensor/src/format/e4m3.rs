@@ -1,5 +1,7 @@
 //! E4M3 as OCP's `e4m3fn`: exponent bias 7, subnormals, no infinity, one NaN of each sign. The largest number is 448.
 
+use super::choose;
+
 /// Bits of the mantissa.
 pub(crate) const MANTISSA_BITS: u32 = 3;
 
@@ -13,16 +15,15 @@ pub(crate) const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
 pub static VALUES: [f32; 256] = super::values!(decode);
 
 /// The value of a code. Exact; a NaN keeps its sign and has the bits that PyTorch gives it, `7ff00000`.
+#[inline(always)]
 #[must_use]
 pub const fn decode(code: u8) -> f32 {
     let sign = (code as u32 & 0x80) << 24;
     let magnitude = code as u32 & 0x7f;
-    if magnitude == NAN as u32 {
-        return f32::from_bits(sign | 0x7ff0_0000);
-    }
     // In the place of an f32's exponent and mantissa the magnitude is too small by the same power of two for every code,
     // the subnormal ones included.
-    f32::from_bits(sign | magnitude << (23 - MANTISSA_BITS)) * REBIAS
+    let number = f32::from_bits(magnitude << (23 - MANTISSA_BITS)) * REBIAS;
+    f32::from_bits(sign | choose(magnitude == NAN as u32, 0x7ff0_0000, number.to_bits()))
 }
 
 #[cfg(test)]

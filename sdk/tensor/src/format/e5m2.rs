@@ -1,5 +1,7 @@
 //! E5M2: exponent bias 15, subnormals, infinities and NaNs as IEEE has them. The largest number is 57344.
 
+use super::choose;
+
 /// Bits of the mantissa.
 pub(crate) const MANTISSA_BITS: u32 = 2;
 
@@ -13,17 +15,17 @@ pub(crate) const REBIAS: f32 = f32::from_bits((127 + 112) << 23);
 pub static VALUES: [f32; 256] = super::values!(decode);
 
 /// The value of a code. Exact; a NaN keeps sign and payload and becomes quiet, as PyTorch decodes it.
+#[inline(always)]
 #[must_use]
 pub const fn decode(code: u8) -> f32 {
     let sign = (code as u32 & 0x80) << 24;
     let magnitude = code as u32 & 0x7f;
-    let mantissa = magnitude & 3;
-    if magnitude >= INFINITY as u32 {
-        let quiet = if mantissa == 0 { 0 } else { 0x0040_0000 };
-        return f32::from_bits(sign | 0x7f80_0000 | quiet | mantissa << 21);
-    }
+    let placed = magnitude << (23 - MANTISSA_BITS);
     // As for E4M3: one power of two for every code.
-    f32::from_bits(sign | magnitude << (23 - MANTISSA_BITS)) * REBIAS
+    let number = (f32::from_bits(placed) * REBIAS).to_bits();
+    let quiet = ((magnitude > INFINITY as u32) as u32) << 22;
+    let special = placed | 0x7f80_0000 | quiet;
+    f32::from_bits(sign | choose(magnitude >= INFINITY as u32, special, number))
 }
 
 #[cfg(test)]
