@@ -26,11 +26,6 @@ pub const fn round(value: f32) -> u16 {
     choose(magnitude > 0x7f80_0000, NAN_OF_F32 as u32, number) as u16
 }
 
-/// The same for the bits of what is no NaN. The carry may run into the exponent: that is the next power of two, or infinity.
-pub(crate) const fn round_number(bits: u32) -> u16 {
-    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,8 @@
 use std::process::Command;
 
 use super::*;
-use crate::{Dtype, cast};
+use crate::quant::block;
+use crate::{Dtype, Shape, TensorView, cast};
 
 #[test]
 fn without_a_name_the_best_tier_is_taken_and_with_one_that_tier() {
@@ -35,15 +36,23 @@ fn a_name_that_is_none_and_a_tier_that_the_processor_lacks_are_refused_with_thos
 #[test]
 #[ignore = "run in processes of their own by the test below"]
 fn this_process_says_its_tier() {
-    let mut target = [0; 4];
+    let shape = Shape::new([1, 2]);
+    let q = TensorView::new(Dtype::F8E4m3, &shape, &[0x38, 0xc0]).unwrap();
+    let (one, scale) = (Shape::new([1, 1]), 0.5f32.to_le_bytes());
+    let scale = TensorView::new(Dtype::F32, &one, &scale).unwrap();
+    let (mut out, mut target) = ([0; 4], [0; 4]);
     let results = [
+        block::dequantize(&q, &scale, [128, 128], &mut out),
         cast::cast_into(Dtype::Bf16, Dtype::F32, &[0x80, 0x3f], &mut target),
         cast::rounded(Dtype::F32, Dtype::Bf16, &[0; 4]).map(|_| ()),
     ];
     match check() {
         Ok(tier) => {
             assert!(results.iter().all(Result::is_ok), "{results:?}");
-            assert_eq!(f32::from_le_bytes(target), 1.0);
+            assert_eq!(
+                (out, f32::from_le_bytes(target)),
+                ([0x00, 0x3f, 0x80, 0xbf], 1.0)
+            );
             println!("tier: {tier}");
         }
         Err(error) => {
@@ -51,7 +60,7 @@ fn this_process_says_its_tier() {
                 results.iter().all(|result| *result == Err(error.clone())),
                 "{results:?}"
             );
-            assert_eq!(target, [0; 4], "a refusal writes nothing");
+            assert_eq!((out, target), ([0; 4], [0; 4]), "a refusal writes nothing");
             println!("refused: {error}");
         }
     }

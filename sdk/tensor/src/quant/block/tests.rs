@@ -1,6 +1,10 @@
 use proptest::prelude::*;
 
+use super::rows::Block;
 use super::*;
+use crate::format::bf16;
+
+mod tiers;
 
 /// By the definition, through `f64`, which holds the product of a code and a scale exactly; the one rounding to BF16 on bits.
 fn expected(dtype: Dtype, code: u8, scale: f32) -> u16 {
@@ -55,14 +59,25 @@ fn by_definition(
     out
 }
 
+/// In every tier, stored as usual and past the caches; all of them give the same.
 fn dequantized(dtype: Dtype, shape: &Shape, block: [u64; 2], q: &[u8], scale: &[f32]) -> Vec<u8> {
     let grid = grid(shape, block).unwrap();
     let scale: Vec<u8> = scale.iter().flat_map(|scale| scale.to_le_bytes()).collect();
-    let mut out = vec![0xa5; 2 * q.len()];
     let q = TensorView::new(dtype, shape, q).unwrap();
     let scale = TensorView::new(Dtype::F32, &grid, &scale).unwrap();
-    dequantize(&q, &scale, block, &mut out).unwrap();
-    out
+    let mut expected = None;
+    for tier in Tier::available() {
+        for stream_bytes in [usize::MAX, 0] {
+            let mut out = vec![0xa5; 2 * q.bytes().len()];
+            dequantize_by((tier, stream_bytes), &q, &scale, block, &mut out).unwrap();
+            let expected = expected.get_or_insert_with(|| out.clone());
+            assert!(
+                *expected == out,
+                "{tier}, past the caches from {stream_bytes} bytes on"
+            );
+        }
+    }
+    expected.expect("there is a tier")
 }
 
 fn every_code() -> Vec<u8> {
