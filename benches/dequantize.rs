@@ -8,6 +8,7 @@ mod matrix;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use rialto_tensor::simd::Tier;
 
 use crate::matrix::{Arena, Contender, copy, ours, rival};
 
@@ -15,7 +16,14 @@ fn dequantize(criterion: &mut Criterion) {
     let mut arena = Arena::set_up();
     let mut group = criterion.benchmark_group("dequantize");
     group.throughput(Throughput::Bytes(arena.bytes_moved()));
-    let rows: [(&str, Contender); 3] = [("floor", copy), ("rival", rival), ("ours", ours)];
+    let mut rows: Vec<(String, Contender)> = vec![
+        ("floor".to_owned(), copy(1)),
+        ("rival".to_owned(), Box::new(rival)),
+    ];
+    for tier in Tier::available() {
+        rows.push((format!("ours, {tier}"), ours(tier, 1)));
+        rows.push((format!("ours, {tier}, two cores"), ours(tier, 2)));
+    }
     for (row, contender) in rows {
         group.bench_function(row, |bencher| bencher.iter(|| contender(&mut arena)));
     }
