@@ -9,11 +9,13 @@
 //!
 //! | module | noun |
 //! |---|---|
+//! | [`buffer`] | memory that lies in pages as a part of a file does |
 //! | [`local`] | a directory of the file system, and one that appears there whole |
 //! | [`memory`] | the same in memory |
 //! | [`subdirectory`] | a part of a store, seen as a store |
 //! | [`faulty`] | a store or target in which the n-th call fails, for tests |
 
+pub mod buffer;
 pub mod faulty;
 pub mod local;
 pub mod memory;
@@ -28,6 +30,7 @@ use rialto_tensor::Location;
 
 use crate::Error;
 
+pub use buffer::{PAGE, PageBuffer};
 pub use faulty::{Fault, Faults, FaultyStore, FaultyTarget};
 pub use local::{LocalStore, LocalTarget, Overwrite, refuse_overlap};
 pub use memory::{MemoryStore, MemoryTarget};
