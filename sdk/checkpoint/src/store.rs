@@ -27,12 +27,15 @@ mod tests;
 use std::fmt::Debug;
 
 use rialto_tensor::Location;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
 pub use buffer::{PAGE, PageBuffer};
 pub use faulty::{Fault, Faults, FaultyStore, FaultyTarget};
-pub use local::{LocalStore, LocalTarget, Overwrite, refuse_overlap};
+pub use local::{
+    Access, DIRECT_BLOCK, DIRECT_MIN, LocalStore, LocalTarget, Overwrite, refuse_overlap,
+};
 pub use memory::{MemoryStore, MemoryTarget};
 pub use subdirectory::Subdirectory;
 
@@ -60,6 +63,16 @@ pub trait Sink: Debug + Send + Sync {
     /// The name errors show.
     fn name(&self) -> &str;
 
+    /// Takes room for a file of `len` bytes, which is its length from then on: what was not written reads as zero. Asked
+    /// before writing, it tells a full disk early and lets the file lie in one piece. A store that grows as it is written
+    /// need do nothing.
+    ///
+    /// Errors: [`Error::Write`], with the system's reason (disk full, say).
+    fn reserve(&self, len: u64) -> Result<(), Error> {
+        let _ = len;
+        Ok(())
+    }
+
     /// Writes all of `bytes` from `offset` on; bytes between written ranges read as zero.
     ///
     /// Errors: [`Error::Write`], with the system's reason (disk full, say).
@@ -78,6 +91,15 @@ pub struct FileEntry {
     pub len: u64,
 }
 
+/// What tells a file from what it was when somebody looked last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Length in bytes.
+    pub len: u64,
+    /// When it was last written, in nanoseconds since 1970, where the store keeps times.
+    pub modified_ns: Option<u64>,
+}
+
 /// A directory to read from; nothing in it is ever written, locked or created.
 pub trait Store: Debug + Send + Sync {
     /// The name errors show: the directory as the user would type it.
@@ -94,6 +116,14 @@ pub trait Store: Debug + Send + Sync {
 
     /// Opens a file by its name in the store. Errors: [`Error::NotFound`], [`Error::UnsafeName`], [`Error::Read`].
     fn open(&self, name: &str) -> Result<Box<dyn Source>, Error>;
+
+    /// What tells whether a file has changed. Errors: as [`Store::open`].
+    fn stamp(&self, name: &str) -> Result<Stamp, Error> {
+        Ok(Stamp {
+            len: self.open(name)?.len(),
+            modified_ns: None,
+        })
+    }
 }
 
 /// A directory under construction, invisible under its final name until [`Target::commit`].

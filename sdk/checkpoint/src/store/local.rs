@@ -1,21 +1,28 @@
 //! A directory of the file system to read from; [`target`] has the one to write.
 //!
 //! Reading is by offset (`pread`), without a memory map and without a shared cursor, so that any number of threads may
-//! read one file. The source directory is only ever opened for reading.
+//! read one file. The source directory is only ever opened for reading. What is large goes past the page cache: [`direct`].
 
+pub mod direct;
 pub mod overlap;
 pub mod target;
 
+mod sink;
+mod source;
+
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rialto_tensor::Location;
 
-use super::{FileEntry, Source, Store, check_name};
+use super::{FileEntry, Source, Stamp, Store, check_name};
 use crate::Error;
+use source::LocalSource;
 
+pub use direct::{Access, DIRECT_BLOCK, DIRECT_MIN};
 pub use overlap::refuse_overlap;
 pub use target::{LocalTarget, Overwrite};
 
@@ -24,6 +31,7 @@ pub use target::{LocalTarget, Overwrite};
 pub struct LocalStore {
     root: PathBuf,
     name: String,
+    access: Access,
 }
 
 impl LocalStore {
@@ -37,7 +45,31 @@ impl LocalStore {
                 location: Location::file(name),
             });
         }
-        Ok(LocalStore { root, name })
+        Ok(LocalStore {
+            root,
+            name,
+            access: Access::default(),
+        })
+    }
+
+    /// The same directory, its files read in another way.
+    #[must_use]
+    pub fn with_access(self, access: Access) -> LocalStore {
+        LocalStore { access, ..self }
+    }
+
+    /// Where a file of that name is, and what the system says of it. Errors: as [`Store::open`].
+    fn find(&self, name: &str) -> Result<(PathBuf, fs::Metadata), Error> {
+        check_name(name, &Location::file(&self.name))?;
+        let path = self.root.join(name);
+        let shown = path.display().to_string();
+        let metadata = fs::metadata(&path).map_err(|source| read_error(&shown, source))?;
+        if !metadata.is_file() {
+            return Err(Error::NotRegular {
+                location: Location::file(shown),
+            });
+        }
+        Ok((path, metadata))
     }
 
     /// Every file below, and every directory that is a link, each in order of name.
@@ -108,24 +140,37 @@ impl Store for LocalStore {
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn Source>, Error> {
-        check_name(name, &Location::file(&self.name))?;
-        let path = self.root.join(name);
-        let shown = path.display().to_string();
-        let refuse = |source| read_error(&shown, source);
         // Asked before opening, because opening a named pipe waits for a writer.
-        if !fs::metadata(&path).map_err(refuse)?.is_file() {
-            return Err(Error::NotRegular {
-                location: Location::file(shown),
-            });
-        }
+        let (path, _) = self.find(name)?;
+        let refuse = |source| read_error(&path.display().to_string(), source);
         let file = File::open(&path).map_err(refuse)?;
         let len = file.metadata().map_err(refuse)?.len();
-        Ok(Box::new(LocalSource {
-            file,
-            name: shown,
-            len,
-        }))
+        Ok(Box::new(LocalSource::new(file, path, len, self.access)))
     }
+
+    fn stamp(&self, name: &str) -> Result<Stamp, Error> {
+        let (_, metadata) = self.find(name)?;
+        Ok(Stamp {
+            len: metadata.len(),
+            modified_ns: modified_ns(&metadata),
+        })
+    }
+}
+
+/// When a file was last written, in nanoseconds since 1970; `None` for before, and for after 2554.
+fn modified_ns(metadata: &fs::Metadata) -> Option<u64> {
+    let seconds = u64::try_from(metadata.mtime()).ok()?;
+    let nanoseconds = u32::try_from(metadata.mtime_nsec()).ok()?;
+    u64::try_from(Duration::new(seconds, nanoseconds).as_nanos()).ok()
+}
+
+/// Whether the file system lacks the operation, as opposed to refusing it.
+fn is_unsupported(error: &io::Error) -> bool {
+    // EINVAL is how a file system says that it does not know a flag.
+    matches!(
+        error.kind(),
+        io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput
+    )
 }
 
 fn read_error(name: &str, source: io::Error) -> Error {
@@ -133,43 +178,6 @@ fn read_error(name: &str, source: io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::NotFound => Error::NotFound { location },
         _ => Error::Read { location, source },
-    }
-}
-
-#[derive(Debug)]
-struct LocalSource {
-    file: File,
-    name: String,
-    len: u64,
-}
-
-impl Source for LocalSource {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
-        let end = offset.saturating_add(buffer.len() as u64);
-        let location = Location::file(&self.name).with_bytes(offset, end);
-        // What was appended after opening is not part of the file that was opened.
-        if end > self.len {
-            return Err(Error::ShortRead {
-                location,
-                len: self.len,
-            });
-        }
-        match self.file.read_exact_at(buffer, offset) {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Error::ShortRead {
-                location,
-                len: self.file.metadata().map_or(offset, |now| now.len()),
-            }),
-            Err(source) => Err(Error::Read { location, source }),
-        }
     }
 }
 
@@ -190,18 +198,48 @@ mod tests {
     }
 
     #[test]
-    fn fc_41_a_file_that_shrinks_while_open_is_an_error_with_file_and_offset() {
+    fn a_stamp_tells_that_a_file_was_written_again() {
         let scratch = tempfile::tempdir().unwrap();
-        fs::write(scratch.path().join("w"), [7; 100]).unwrap();
-        let source = LocalStore::open(scratch.path()).unwrap().open("w").unwrap();
-        let file = File::options().write(true).open(scratch.path().join("w"));
-        file.unwrap().set_len(10).unwrap();
-        let error = source.read_at(8, &mut [0; 8]).unwrap_err();
-        let Error::ShortRead { location, len: 10 } = &error else {
-            panic!("{error}")
-        };
-        assert_eq!(location.bytes, Some(rialto_tensor::ByteRange::new(8, 16)));
-        assert!(location.file.as_ref().unwrap().ends_with("/w"), "{error}");
+        let path = scratch.path().join("f");
+        fs::write(&path, b"12345").unwrap();
+        let store = LocalStore::open(scratch.path()).unwrap();
+        let stamp = store.stamp("f").unwrap();
+        assert_eq!(stamp, store.stamp("f").unwrap());
+        let at = |nanoseconds| std::time::UNIX_EPOCH + Duration::from_nanos(nanoseconds);
+        assert!(stamp.modified_ns.unwrap() > 1_700_000_000_000_000_000);
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_modified(at(1_000_000_007)).unwrap();
+        let later = store.stamp("f").unwrap();
+        assert_eq!((later.len, later.modified_ns), (5, Some(1_000_000_007)));
+        file.set_modified(at(0) - Duration::from_nanos(1)).unwrap();
+        assert_eq!(store.stamp("f").unwrap().modified_ns, None);
+        let text = serde_json::to_string(&later).unwrap();
+        assert_eq!(serde_json::from_str::<Stamp>(&text).unwrap(), later);
+    }
+
+    #[test]
+    fn fc_40_nothing_is_changed_in_a_source_that_is_read() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("f");
+        fs::write(&path, vec![1; 1 << 20]).unwrap();
+        let fixed = std::time::UNIX_EPOCH + Duration::from_secs(1);
+        for place in [&path, scratch.path()] {
+            File::open(place).unwrap().set_modified(fixed).unwrap();
+            let mut permissions = fs::metadata(place).unwrap().permissions();
+            permissions.set_readonly(true);
+            fs::set_permissions(place, permissions).unwrap();
+        }
+        for access in [Access::Auto, Access::Buffered] {
+            let store = LocalStore::open(scratch.path()).unwrap();
+            let store = store.with_access(access);
+            let source = store.open("f").unwrap();
+            source.read_at(0, &mut vec![0; 1 << 20]).unwrap();
+            store.stamp("f").unwrap();
+        }
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1);
+        for place in [&path, scratch.path()] {
+            assert_eq!(fs::metadata(place).unwrap().modified().unwrap(), fixed);
+        }
     }
 
     #[test]

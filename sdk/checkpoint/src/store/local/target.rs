@@ -20,12 +20,15 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rialto_tensor::Location;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+use super::direct::Access;
+use super::is_unsupported;
+use super::sink::LocalSink;
 use crate::Error;
 use crate::store::{Sink, Target, check_name};
 
@@ -57,6 +60,7 @@ pub struct LocalTarget {
     /// Where it is built.
     partial: PathBuf,
     overwrite: Overwrite,
+    access: Access,
     /// Whether `partial` is gone, and its name free for somebody else.
     is_removed: bool,
     // Dropped in this order, after the partial directory is gone.
@@ -83,6 +87,7 @@ impl LocalTarget {
             place,
             partial,
             overwrite,
+            access: Access::default(),
             is_removed: false,
             _lock: lock,
             parents,
@@ -93,6 +98,13 @@ impl LocalTarget {
         let tree = target.tree();
         fs::create_dir(&tree).map_err(|source| write_error(&tree, source))?;
         Ok(target)
+    }
+
+    /// The same target, its files written in another way from now on.
+    #[must_use]
+    pub fn with_access(mut self, access: Access) -> LocalTarget {
+        self.access = access;
+        self
     }
 
     /// Bytes that may still be written to the file system of the target, as it says.
@@ -180,7 +192,7 @@ impl Target for LocalTarget {
         }
         let file = OpenOptions::new().write(true).create_new(true).open(&path);
         let file = file.map_err(refuse)?;
-        Ok(Box::new(LocalSink { file, name: shown }))
+        Ok(Box::new(LocalSink::new(file, path, shown, self.access)))
     }
 
     fn require_bytes(&self, needed: u64) -> Result<(), Error> {
@@ -383,15 +395,6 @@ fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-/// Whether the file system lacks the operation, as opposed to refusing it.
-fn is_unsupported(error: &io::Error) -> bool {
-    // EINVAL is how a file system says that it does not know a flag.
-    matches!(
-        error.kind(),
-        io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput
-    )
-}
-
 /// Syncs every file and directory below, and the directory itself.
 fn sync_tree(root: &Path) -> Result<(), Error> {
     let mut directories = vec![root.to_path_buf()];
@@ -425,34 +428,6 @@ fn write_error(path: &Path, source: io::Error) -> Error {
     Error::Write {
         location: Location::file(path.display().to_string()),
         source,
-    }
-}
-
-#[derive(Debug)]
-struct LocalSink {
-    file: File,
-    name: String,
-}
-
-impl Sink for LocalSink {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.file.write_all_at(bytes, offset).map_err(|source| {
-            let end = offset.saturating_add(bytes.len() as u64);
-            Error::Write {
-                location: Location::file(&self.name).with_bytes(offset, end),
-                source,
-            }
-        })
-    }
-
-    fn sync(&self) -> Result<(), Error> {
-        self.file
-            .sync_all()
-            .map_err(|source| write_error(Path::new(&self.name), source))
     }
 }
 
