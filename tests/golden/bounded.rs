@@ -1,12 +1,14 @@
 //! What is held in memory does not grow with the model: every file is read and written in blocks of bounded size.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rialto_bridge::Bridge;
 use rialto_checkpoint::Error;
-use rialto_checkpoint::store::{FileEntry, MemoryStore, MemoryTarget, Sink, Source, Store, Target};
+use rialto_checkpoint::store::{
+    FileEntry, Journal, MemoryStore, MemoryTarget, Sink, Source, Stamp, Store, Target,
+};
 use rialto_engine::{
     Contents, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
     VerifyOptions, VerifySource, verify,
@@ -57,6 +59,9 @@ impl Sink for Measured<Box<dyn Sink>> {
     fn name(&self) -> &str {
         self.inner.name()
     }
+    fn reserve(&self, len: u64) -> Result<(), Error> {
+        self.inner.reserve(len)
+    }
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.longest.note(bytes.len());
         self.inner.write_at(offset, bytes)
@@ -77,6 +82,9 @@ impl Store for Measured<MemoryStore> {
         let (inner, longest) = (self.inner.open(name)?, self.longest.clone());
         Ok(Box::new(Measured { inner, longest }))
     }
+    fn stamp(&self, name: &str) -> Result<Stamp, Error> {
+        self.inner.stamp(name)
+    }
 }
 
 impl Target for Measured<MemoryTarget> {
@@ -86,6 +94,28 @@ impl Target for Measured<MemoryTarget> {
     fn create(&self, name: &str) -> Result<Box<dyn Sink>, Error> {
         let (inner, longest) = (self.inner.create(name)?, self.longest.clone());
         Ok(Box::new(Measured { inner, longest }))
+    }
+    fn reopen(&self, name: &str) -> Result<Box<dyn Sink>, Error> {
+        let (inner, longest) = (self.inner.reopen(name)?, self.longest.clone());
+        Ok(Box::new(Measured { inner, longest }))
+    }
+    fn retain(&self, names: &BTreeSet<String>) -> Result<(), Error> {
+        self.inner.retain(names)
+    }
+    fn journal(&self, name: &str) -> Result<Box<dyn Journal>, Error> {
+        self.inner.journal(name)
+    }
+    fn journals(&self) -> Result<Vec<String>, Error> {
+        self.inner.journals()
+    }
+    fn read_journal(&self, name: &str) -> Result<Vec<u8>, Error> {
+        self.inner.read_journal(name)
+    }
+    fn is_held(&self, name: &str) -> Result<Option<bool>, Error> {
+        self.inner.is_held(name)
+    }
+    fn suspend(self: Box<Self>) -> Result<(), Error> {
+        Box::new(self.inner).suspend()
     }
     fn commit(self: Box<Self>) -> Result<(), Error> {
         Box::new(self.inner).commit()

@@ -1,12 +1,14 @@
 //! Reads and writes that fail, fall short or vanish: one clear error, no target, the source as it was.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
 
 use rialto_bridge::{Bridge, MtpPolicy};
 use rialto_checkpoint::store::faulty::Call;
 use rialto_checkpoint::store::{
-    Fault, Faults, FaultyStore, FaultyTarget, MemoryStore, MemoryTarget, Store,
+    Fault, Faults, FaultyStore, FaultyTarget, Journal, MemoryStore, MemoryTarget, Sink, Store,
+    Target,
 };
 use rialto_engine::{
     Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Progress, Silent,
@@ -178,15 +180,30 @@ fn a_run_that_is_stopped_commits_nothing() {
 #[derive(Debug)]
 struct Full;
 
-impl rialto_checkpoint::store::Target for Full {
+impl Target for Full {
     fn name(&self) -> &str {
         "full"
     }
-    fn create(
-        &self,
-        name: &str,
-    ) -> Result<Box<dyn rialto_checkpoint::store::Sink>, rialto_checkpoint::Error> {
+    fn create(&self, name: &str) -> Result<Box<dyn Sink>, rialto_checkpoint::Error> {
         panic!("{name} is created although there is no room")
+    }
+    fn reopen(&self, name: &str) -> Result<Box<dyn Sink>, rialto_checkpoint::Error> {
+        panic!("{name} is opened although there is no room")
+    }
+    fn retain(&self, _: &BTreeSet<String>) -> Result<(), rialto_checkpoint::Error> {
+        Ok(())
+    }
+    fn journal(&self, name: &str) -> Result<Box<dyn Journal>, rialto_checkpoint::Error> {
+        panic!("journal {name} is begun although there is no room")
+    }
+    fn journals(&self) -> Result<Vec<String>, rialto_checkpoint::Error> {
+        Ok(Vec::new())
+    }
+    fn read_journal(&self, name: &str) -> Result<Vec<u8>, rialto_checkpoint::Error> {
+        panic!("there is no journal {name}")
+    }
+    fn is_held(&self, name: &str) -> Result<Option<bool>, rialto_checkpoint::Error> {
+        panic!("there is no journal {name}")
     }
     fn require_bytes(&self, needed: u64) -> Result<(), rialto_checkpoint::Error> {
         Err(rialto_checkpoint::Error::NoSpace {
@@ -194,6 +211,9 @@ impl rialto_checkpoint::store::Target for Full {
             needed,
             available: 0,
         })
+    }
+    fn suspend(self: Box<Self>) -> Result<(), rialto_checkpoint::Error> {
+        Ok(())
     }
     fn commit(self: Box<Self>) -> Result<(), rialto_checkpoint::Error> {
         panic!("committed although there is no room")

@@ -92,6 +92,12 @@ pub enum Error {
         /// The directory under construction.
         location: Location,
     },
+    /// A process that only joined a target was to commit it.
+    #[error("a target that was joined is committed by the process that began it{location}")]
+    TargetJoined {
+        /// The target.
+        location: Location,
+    },
     /// The place for the directory under construction is taken by something that rialto did not make.
     #[error("the place to build in is taken by something else{location}")]
     ForeignPartial {

@@ -24,6 +24,7 @@ pub mod subdirectory;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use rialto_tensor::Location;
@@ -36,7 +37,7 @@ pub use faulty::{Fault, Faults, FaultyStore, FaultyTarget};
 pub use local::{
     Access, DIRECT_BLOCK, DIRECT_MIN, LocalStore, LocalTarget, Overwrite, refuse_overlap,
 };
-pub use memory::{MemoryStore, MemoryTarget};
+pub use memory::{MemoryPartial, MemoryStore, MemoryTarget};
 pub use subdirectory::Subdirectory;
 
 /// One file, open for reading at any offset.
@@ -129,12 +130,44 @@ pub trait Store: Debug + Send + Sync {
 /// A directory under construction, invisible under its final name until [`Target::commit`].
 ///
 /// Dropping it without a commit removes what was written and leaves an older target as it was.
+///
+/// A target that may be continued outlives an attempt that is killed or [suspended](Target::suspend): its files under
+/// construction, and beside them journals, in which an attempt writes down what of the files can be kept.
 pub trait Target: Debug + Send + Sync {
     /// The final name, as the user would type it.
     fn name(&self) -> &str;
 
-    /// Creates a file, and the directories above it. Errors: [`Error::UnsafeName`], [`Error::Write`] if it exists already.
+    /// Creates a file, and the directories above it. What an earlier attempt left under the name is replaced.
+    ///
+    /// Errors: [`Error::UnsafeName`], [`Error::Write`] if this run made or opened it already.
     fn create(&self, name: &str) -> Result<Box<dyn Sink>, Error>;
+
+    /// Opens a file that an earlier attempt may have begun, with the bytes that it has, or creates it.
+    ///
+    /// Errors: [`Error::UnsafeName`], [`Error::Write`].
+    fn reopen(&self, name: &str) -> Result<Box<dyn Sink>, Error>;
+
+    /// Removes every file under construction that is not named, and every directory that holds none: what other attempts
+    /// left. Errors: [`Error::Write`].
+    fn retain(&self, names: &BTreeSet<String>) -> Result<(), Error>;
+
+    /// Opens a journal for appending, or creates it, and holds it as long as the journal lives. Its name has one part.
+    ///
+    /// Errors: [`Error::UnsafeName`], [`Error::TargetBusy`] if it is held already, [`Error::Write`].
+    fn journal(&self, name: &str) -> Result<Box<dyn Journal>, Error>;
+
+    /// The names of the journals there are, in order. Errors: [`Error::Read`].
+    fn journals(&self) -> Result<Vec<String>, Error>;
+
+    /// All bytes of a journal; if it is held, perhaps a part of what is being appended.
+    ///
+    /// Errors: [`Error::UnsafeName`], [`Error::NotFound`], [`Error::Read`].
+    fn read_journal(&self, name: &str) -> Result<Vec<u8>, Error>;
+
+    /// Whether a process that lives holds a journal; `None` where the file system cannot say.
+    ///
+    /// Errors: as [`Target::read_journal`].
+    fn is_held(&self, name: &str) -> Result<Option<bool>, Error>;
 
     /// Asks for room before anything is written; a store that cannot know has enough.
     ///
@@ -144,8 +177,25 @@ pub trait Target: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Makes everything durable, then makes it appear under the final name in one step.
+    /// Ends this attempt without a commit, and leaves everything for a later one to continue.
+    fn suspend(self: Box<Self>) -> Result<(), Error>;
+
+    /// Makes everything durable, then makes it appear under the final name in one step. The journals go.
+    ///
+    /// Errors: [`Error::TargetJoined`] in a process that only joined, [`Error::TargetExists`], [`Error::Write`].
     fn commit(self: Box<Self>) -> Result<(), Error>;
+}
+
+/// The log of one process's attempts at a [`Target`], held until it is dropped.
+pub trait Journal: Debug + Send + Sync {
+    /// Adds bytes at the end. If it fails, a part of them may be there. Errors: [`Error::Write`].
+    fn append(&self, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Returns once what was appended so far would survive a power loss. Errors: [`Error::Write`].
+    fn sync(&self) -> Result<(), Error>;
+
+    /// Removes all bytes. Errors: [`Error::Write`].
+    fn clear(&self) -> Result<(), Error>;
 }
 
 /// Refuses a name that is not a relative path inside a directory: the one check for every store, target and index.
@@ -160,6 +210,17 @@ pub fn check_name(name: &str, named_by: &Location) -> Result<(), Error> {
         });
     }
     Ok(())
+}
+
+/// Refuses a name that is not one part of a path.
+fn check_part(name: &str, named_by: &Location) -> Result<(), Error> {
+    if name.contains('/') {
+        return Err(Error::UnsafeName {
+            name: name.to_owned(),
+            location: named_by.clone(),
+        });
+    }
+    check_name(name, named_by)
 }
 
 /// Reads a whole file of at most `limit` bytes.

@@ -96,4 +96,5 @@ kinds! {
     NoSpace 5 "store/no-space";
     RunConfig 1 "torch_dist/run-config";
     RunConfigSyntax 4 "torch_dist/run-config-syntax";
+    TargetJoined 1 "store/target-joined";
 }

@@ -23,32 +23,66 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! | module | noun |
+//! |---|---|
+//! | `store` | what is read so |
+//! | `target` | what is written so |
+
+mod store;
+mod target;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rialto_tensor::Location;
 
-use super::{FileEntry, Sink, Source, Store, Target};
 use crate::Error;
 
-/// What a caller asked a store, target, source or sink for.
+pub use store::FaultyStore;
+pub use target::FaultyTarget;
+
+/// What a caller asked a store, target, source, sink or journal for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Call {
-    /// [`Store::files`].
+    /// [`Store::files`](super::Store::files).
     List,
-    /// [`Store::open`].
+    /// [`Store::open`](super::Store::open).
     Open,
-    /// [`Source::read_at`].
+    /// [`Store::stamp`](super::Store::stamp).
+    Stamp,
+    /// [`Source::read_at`](super::Source::read_at).
     Read,
-    /// [`Target::create`].
+    /// [`Target::create`](super::Target::create).
     Create,
-    /// [`Sink::write_at`].
+    /// [`Target::reopen`](super::Target::reopen).
+    Reopen,
+    /// [`Target::retain`](super::Target::retain).
+    Retain,
+    /// [`Target::journal`](super::Target::journal).
+    Journal,
+    /// [`Target::journals`](super::Target::journals).
+    Journals,
+    /// [`Target::read_journal`](super::Target::read_journal).
+    ReadJournal,
+    /// [`Target::is_held`](super::Target::is_held).
+    IsHeld,
+    /// [`Sink::reserve`](super::Sink::reserve).
+    Reserve,
+    /// [`Sink::write_at`](super::Sink::write_at).
     Write,
-    /// [`Sink::sync`].
+    /// [`Sink::sync`](super::Sink::sync).
     Sync,
-    /// [`Target::commit`].
+    /// [`Journal::append`](super::Journal::append).
+    Append,
+    /// [`Journal::sync`](super::Journal::sync).
+    JournalSync,
+    /// [`Journal::clear`](super::Journal::clear).
+    Clear,
+    /// [`Target::suspend`](super::Target::suspend).
+    Suspend,
+    /// [`Target::commit`](super::Target::commit).
     Commit,
 }
 
@@ -58,8 +92,9 @@ pub enum Call {
 pub enum Fault {
     /// The system refuses, for this reason, and nothing happens.
     Error(io::ErrorKind),
-    /// Half of it happens. An opened file has half its length from then on, a read fills half the buffer and fails with
-    /// [`Error::ShortRead`], a write writes half the bytes and fails with a full disk. Other calls fail as a whole.
+    /// Half of it happens. An opened file has half its length from then on, and so it has in its stamp; a journal has half
+    /// its bytes. A read fills half the buffer and fails with [`Error::ShortRead`], a write and what is appended to a journal
+    /// is half written and fails with a full disk. Other calls fail as a whole.
     Short,
     /// The file or directory is gone.
     Vanish,
@@ -158,161 +193,5 @@ fn write_error(fault: Fault, location: Location) -> Error {
     Error::Write {
         location,
         source: kind.into(),
-    }
-}
-
-/// A store whose listing, opening and reading fail as told.
-#[derive(Debug)]
-pub struct FaultyStore {
-    store: Arc<dyn Store>,
-    faults: Faults,
-}
-
-impl FaultyStore {
-    /// Wraps a store.
-    #[must_use]
-    pub fn new(store: Arc<dyn Store>, faults: Faults) -> FaultyStore {
-        FaultyStore { store, faults }
-    }
-}
-
-impl Store for FaultyStore {
-    fn name(&self) -> &str {
-        self.store.name()
-    }
-
-    fn files(&self) -> Result<Vec<FileEntry>, Error> {
-        match self.faults.record(Call::List) {
-            None => self.store.files(),
-            Some(fault) => Err(read_error(fault, Location::file(self.name()))),
-        }
-    }
-
-    fn open(&self, name: &str) -> Result<Box<dyn Source>, Error> {
-        let fault = self.faults.record(Call::Open);
-        let source = self.store.open(name)?;
-        let len = match fault {
-            None => source.len(),
-            Some(Fault::Short) => source.len() / 2,
-            Some(fault) => return Err(read_error(fault, Location::file(source.name()))),
-        };
-        Ok(Box::new(FaultySource {
-            source,
-            len,
-            faults: self.faults.clone(),
-        }))
-    }
-}
-
-#[derive(Debug)]
-struct FaultySource {
-    source: Box<dyn Source>,
-    len: u64,
-    faults: Faults,
-}
-
-impl Source for FaultySource {
-    fn name(&self) -> &str {
-        self.source.name()
-    }
-
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
-        let end = offset.saturating_add(buffer.len() as u64);
-        let location = Location::file(self.name()).with_bytes(offset, end);
-        match self.faults.record(Call::Read) {
-            None if end <= self.len => self.source.read_at(offset, buffer),
-            None => Err(Error::ShortRead {
-                location,
-                len: self.len,
-            }),
-            Some(Fault::Short) => {
-                let half = buffer.len() / 2;
-                self.source.read_at(offset, &mut buffer[..half])?;
-                Err(Error::ShortRead {
-                    location,
-                    len: offset + half as u64,
-                })
-            }
-            Some(fault) => Err(read_error(fault, location)),
-        }
-    }
-}
-
-/// A target whose creating, writing, syncing and committing fail as told. A commit that fails leaves the target behind
-/// uncommitted, which is then dropped as after any failure.
-#[derive(Debug)]
-pub struct FaultyTarget {
-    target: Box<dyn Target>,
-    faults: Faults,
-}
-
-impl FaultyTarget {
-    /// Wraps a target.
-    #[must_use]
-    pub fn new(target: Box<dyn Target>, faults: Faults) -> FaultyTarget {
-        FaultyTarget { target, faults }
-    }
-}
-
-impl Target for FaultyTarget {
-    fn name(&self) -> &str {
-        self.target.name()
-    }
-
-    fn create(&self, name: &str) -> Result<Box<dyn Sink>, Error> {
-        if let Some(fault) = self.faults.record(Call::Create) {
-            let location = Location::file(format!("{}/{name}", self.name()));
-            return Err(write_error(fault, location));
-        }
-        Ok(Box::new(FaultySink {
-            sink: self.target.create(name)?,
-            faults: self.faults.clone(),
-        }))
-    }
-
-    fn require_bytes(&self, needed: u64) -> Result<(), Error> {
-        self.target.require_bytes(needed)
-    }
-
-    fn commit(self: Box<Self>) -> Result<(), Error> {
-        match self.faults.record(Call::Commit) {
-            None => self.target.commit(),
-            Some(fault) => Err(write_error(fault, Location::file(self.name()))),
-        }
-    }
-}
-
-#[derive(Debug)]
-struct FaultySink {
-    sink: Box<dyn Sink>,
-    faults: Faults,
-}
-
-impl Sink for FaultySink {
-    fn name(&self) -> &str {
-        self.sink.name()
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let Some(fault) = self.faults.record(Call::Write) else {
-            return self.sink.write_at(offset, bytes);
-        };
-        if fault == Fault::Short {
-            self.sink.write_at(offset, &bytes[..bytes.len() / 2])?;
-        }
-        let end = offset.saturating_add(bytes.len() as u64);
-        let location = Location::file(self.name()).with_bytes(offset, end);
-        Err(write_error(fault, location))
-    }
-
-    fn sync(&self) -> Result<(), Error> {
-        match self.faults.record(Call::Sync) {
-            None => self.sink.sync(),
-            Some(fault) => Err(write_error(fault, Location::file(self.name()))),
-        }
     }
 }

@@ -7,8 +7,12 @@ pub mod direct;
 pub mod overlap;
 pub mod target;
 
+mod journal;
+mod partial;
+mod place;
 mod sink;
 mod source;
+mod tree;
 
 use std::fs::{self, File};
 use std::io;
@@ -17,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rialto_tensor::Location;
+use rustix::io::Errno;
 
 use super::{FileEntry, Source, Stamp, Store, check_name};
 use crate::Error;
@@ -162,6 +167,46 @@ fn modified_ns(metadata: &fs::Metadata) -> Option<u64> {
     let seconds = u64::try_from(metadata.mtime()).ok()?;
     let nanoseconds = u32::try_from(metadata.mtime_nsec()).ok()?;
     u64::try_from(Duration::new(seconds, nanoseconds).as_nanos()).ok()
+}
+
+/// How often something is tried again that others come and go in.
+const RACES: usize = 16;
+
+/// How long is waited in between for something that others have for a moment.
+const PAUSE: Duration = Duration::from_millis(5);
+
+fn write_error(path: &Path, source: io::Error) -> Error {
+    Error::Write {
+        location: Location::file(path.display().to_string()),
+        source,
+    }
+}
+
+/// Whether the name is taken, if only by a link that leads nowhere.
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
+}
+
+/// Whether the file system has no locks, as opposed to one that is taken.
+fn has_no_locks(error: &io::Error) -> bool {
+    // ENOLCK is what NFS says where nobody serves its locks.
+    is_unsupported(error) || error.raw_os_error() == Some(Errno::NOLCK.raw_os_error())
+}
+
+/// Whether an open file is the one of that name now.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
+}
+
+fn sync_directory(directory: &Path) -> Result<(), Error> {
+    match File::open(directory).and_then(|file| file.sync_all()) {
+        // Some file systems have nothing to sync in a directory and say so.
+        Err(error) if !is_unsupported(&error) => Err(write_error(directory, error)),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the file system lacks the operation, as opposed to refusing it.

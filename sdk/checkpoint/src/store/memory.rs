@@ -1,13 +1,20 @@
 //! A store and a target in memory: for tests, and for whoever has the bytes already.
+//!
+//! | module | noun |
+//! |---|---|
+//! | [`target`] | a directory in memory under construction |
+
+pub mod target;
 
 use std::collections::BTreeMap;
-use std::io;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rialto_tensor::Location;
 
-use super::{FileEntry, Sink, Source, Store, Target, check_name};
+use super::{FileEntry, Source, Store, Target, check_name};
 use crate::Error;
+
+pub use target::{MemoryPartial, MemorySlot, MemoryTarget};
 
 type Files = BTreeMap<String, Vec<u8>>;
 
@@ -148,111 +155,6 @@ impl Source for MemorySource {
             });
         };
         buffer.copy_from_slice(wanted);
-        Ok(())
-    }
-}
-
-/// Where a [`MemoryTarget`] puts the finished store.
-pub type MemorySlot = Arc<Mutex<Option<MemoryStore>>>;
-
-/// A target in memory: its files appear in the slot when it is committed, and nowhere otherwise.
-#[derive(Debug)]
-pub struct MemoryTarget {
-    store: MemoryStore,
-    slot: MemorySlot,
-}
-
-impl MemoryTarget {
-    /// A target called `name` that will replace what the slot holds.
-    pub fn new(name: impl Into<String>, slot: MemorySlot) -> MemoryTarget {
-        MemoryTarget {
-            store: MemoryStore::new(name),
-            slot,
-        }
-    }
-}
-
-impl Target for MemoryTarget {
-    fn name(&self) -> &str {
-        &self.store.name
-    }
-
-    fn create(&self, name: &str) -> Result<Box<dyn Sink>, Error> {
-        check_name(name, &Location::file(self.name()))?;
-        let shown = format!("{}/{name}", self.name());
-        let mut files = self.store.files.write();
-        // A name is a file or a directory, never both, as in a file system.
-        let is_taken = files.keys().any(|other| {
-            let (short, long) = if other.len() < name.len() {
-                (other.as_str(), name)
-            } else {
-                (name, other.as_str())
-            };
-            long.strip_prefix(short)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        });
-        if is_taken {
-            return Err(Error::Write {
-                location: Location::file(shown),
-                source: io::ErrorKind::AlreadyExists.into(),
-            });
-        }
-        files.insert(name.to_owned(), Vec::new());
-        Ok(Box::new(MemorySink {
-            files: self.store.files.clone(),
-            key: name.to_owned(),
-            name: shown,
-        }))
-    }
-
-    fn commit(self: Box<Self>) -> Result<(), Error> {
-        // A copy, so that a sink which outlives the commit cannot change the finished store.
-        let files = self.store.files.read().clone();
-        let finished = MemoryStore {
-            name: self.store.name.clone(),
-            files: SharedFiles(Arc::new(RwLock::new(files))),
-        };
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(finished);
-        Ok(())
-    }
-}
-
-#[derive(Debug)]
-struct MemorySink {
-    files: SharedFiles,
-    key: String,
-    name: String,
-}
-
-impl Sink for MemorySink {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let refuse = |kind: io::ErrorKind| Error::Write {
-            location: Location::file(&self.name)
-                .with_bytes(offset, offset.saturating_add(bytes.len() as u64)),
-            source: kind.into(),
-        };
-        let start = usize::try_from(offset).map_err(|_| refuse(io::ErrorKind::OutOfMemory))?;
-        let end = start
-            .checked_add(bytes.len())
-            .ok_or_else(|| refuse(io::ErrorKind::OutOfMemory))?;
-        let mut files = self.files.write();
-        let file = files
-            .get_mut(&self.key)
-            .ok_or_else(|| refuse(io::ErrorKind::NotFound))?;
-        if file.len() < end {
-            file.try_reserve(end - file.len())
-                .map_err(|_| refuse(io::ErrorKind::OutOfMemory))?;
-            file.resize(end, 0);
-        }
-        file[start..end].copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn sync(&self) -> Result<(), Error> {
         Ok(())
     }
 }

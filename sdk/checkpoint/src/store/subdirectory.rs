@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rialto_tensor::Location;
 
-use super::{FileEntry, Source, Store, check_name};
+use super::{FileEntry, Source, Stamp, Store, check_name};
 use crate::Error;
 
 /// The files of another store whose names begin with a directory, under names relative to that directory.
@@ -29,6 +29,13 @@ impl Subdirectory {
             store,
         })
     }
+
+    /// The name that a file has in the store behind. Errors: [`Error::UnsafeName`].
+    fn outer(&self, name: &str) -> Result<String, Error> {
+        // Checked here, because `../x` after the prefix would still be inside the store behind.
+        check_name(name, &Location::file(self.name()))?;
+        Ok(format!("{}{name}", self.prefix))
+    }
 }
 
 impl Store for Subdirectory {
@@ -48,8 +55,10 @@ impl Store for Subdirectory {
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn Source>, Error> {
-        // Checked here, because `../x` after the prefix would still be inside the store behind.
-        check_name(name, &Location::file(self.name()))?;
-        self.store.open(&format!("{}{name}", self.prefix))
+        self.store.open(&self.outer(name)?)
+    }
+
+    fn stamp(&self, name: &str) -> Result<Stamp, Error> {
+        self.store.stamp(&self.outer(name)?)
     }
 }

@@ -1,5 +1,7 @@
 //! What holds for every store and target, be they on disk, in memory, a part of another, or wrapped.
 
+mod attempts;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::sync::{Arc, PoisonError};
@@ -38,6 +40,8 @@ fn check_store(store: &dyn Store) {
         let source = store.open(name).unwrap();
         assert!(source.name().starts_with(store.name()) && source.name().ends_with(name));
         assert_eq!(source.is_empty(), bytes.is_empty());
+        assert_eq!(store.stamp(name).unwrap().len, bytes.len() as u64);
+        assert_eq!(store.stamp(name).unwrap(), store.stamp(name).unwrap());
     }
 
     let source = store.open("a.txt").unwrap();
@@ -74,21 +78,31 @@ fn check_store(store: &dyn Store) {
         "a/b/",
         "a\0",
     ] {
-        let error = store.open(name).unwrap_err();
-        assert!(
-            matches!(error, Error::UnsafeName { .. }),
-            "{name:?}: {error}"
-        );
+        for error in [
+            store.open(name).unwrap_err(),
+            store.stamp(name).unwrap_err(),
+        ] {
+            assert!(
+                matches!(error, Error::UnsafeName { .. }),
+                "{name:?}: {error}"
+            );
+        }
     }
+    let error = store.stamp("missing").unwrap_err();
+    assert!(matches!(error, Error::NotFound { .. }), "{error}");
 }
 
 fn check_target(target: &dyn Target) {
     for name in ["", "/x", "../x", "x/..", "x//y", "\0"] {
-        let error = target.create(name).unwrap_err();
-        assert!(
-            matches!(error, Error::UnsafeName { .. }),
-            "{name:?}: {error}"
-        );
+        for error in [
+            target.create(name).unwrap_err(),
+            target.reopen(name).unwrap_err(),
+        ] {
+            assert!(
+                matches!(error, Error::UnsafeName { .. }),
+                "{name:?}: {error}"
+            );
+        }
     }
     for name in ["a.txt", "a", "a.txt/below"] {
         let error = target.create(name).unwrap_err();

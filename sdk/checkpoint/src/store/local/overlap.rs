@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rialto_tensor::Location;
 
-use super::target::partial_path;
+use super::partial::partial_path;
 use crate::Error;
 
 /// Refuses a target that is equal to, inside, or above the source, also where symbolic links lead there.

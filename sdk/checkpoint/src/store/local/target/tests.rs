@@ -1,6 +1,9 @@
+mod continued;
+
 use std::os::unix::fs::symlink;
 
 use super::*;
+use crate::store::local::partial::MARKER;
 
 /// Everything below, as sorted relative paths, files with their contents.
 fn tree_of(root: &Path) -> Vec<String> {
@@ -121,7 +124,7 @@ fn without_an_exchange_two_renames_replace() {
         .publish(|_, _| Err(io::ErrorKind::Unsupported.into()))
         .unwrap();
     assert_eq!(
-        fs::read_to_string(target.partial.join("old/a")).unwrap(),
+        fs::read_to_string(target.partial.path.join("old/a")).unwrap(),
         "old"
     );
     target.remove().unwrap();
@@ -144,7 +147,7 @@ fn an_exchange_that_is_refused_leaves_the_old_result() {
 
 /// What a run leaves that is killed: its files stay, its lock ends.
 fn kill(target: LocalTarget) {
-    let path = target.partial.clone();
+    let path = target.partial.path.clone();
     let aside = path.with_extension("aside");
     fs::rename(&path, &aside).unwrap();
     drop(target);
@@ -172,7 +175,7 @@ fn a_run_killed_at_any_step_is_cleared_away_by_the_next() {
                 let target = LocalTarget::create(&out, Overwrite::Replace).unwrap();
                 write(&target, "a", "new");
                 match step {
-                    "moved" => fs::rename(&out, target.partial.join(OLD)).unwrap(),
+                    "moved" => fs::rename(&out, target.partial.path.join(OLD)).unwrap(),
                     "published" => target
                         .publish(|_, _| Err(io::ErrorKind::Unsupported.into()))
                         .unwrap(),
@@ -271,30 +274,4 @@ fn builders_that_race_get_a_whole_result_or_are_told_that_it_is_busy() {
     };
     assert_eq!(directory, "out/");
     assert!(file.starts_with("out/a="), "{file}");
-}
-
-#[test]
-fn the_place_to_build_in_belongs_to_one_at_a_time() {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    let scratch = tempfile::tempdir().unwrap();
-    let partial = scratch.path().join("out.partial");
-    let owners = AtomicUsize::new(0);
-    let contend = || {
-        for _ in 0..500 {
-            // The directory may go away at any time here, which no claim may mistake for its own.
-            let Ok(lock) = claim(&partial) else { continue };
-            assert_eq!(owners.fetch_add(1, Ordering::SeqCst), 0);
-            assert!(partial.join(MARKER).exists());
-            owners.fetch_sub(1, Ordering::SeqCst);
-            fs::remove_file(partial.join(MARKER)).unwrap();
-            let _ = fs::remove_dir(&partial);
-            drop(lock);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(contend);
-        }
-    });
 }
