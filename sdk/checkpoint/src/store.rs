@@ -132,7 +132,8 @@ pub trait Store: Debug + Send + Sync {
 /// Dropping it without a commit removes what was written and leaves an older target as it was.
 ///
 /// A target that may be continued outlives an attempt that is killed or [suspended](Target::suspend): its files under
-/// construction, and beside them journals, in which an attempt writes down what of the files can be kept.
+/// construction, and beside them journals, in which an attempt writes down what of the files can be kept. One that cannot need
+/// not say a word about it: what it does by itself is to keep no journal and to leave nothing.
 pub trait Target: Debug + Send + Sync {
     /// The final name, as the user would type it.
     fn name(&self) -> &str;
@@ -149,25 +150,40 @@ pub trait Target: Debug + Send + Sync {
 
     /// Removes every file under construction that is not named, and every directory that holds none: what other attempts
     /// left. Errors: [`Error::Write`].
-    fn retain(&self, names: &BTreeSet<String>) -> Result<(), Error>;
+    fn retain(&self, names: &BTreeSet<String>) -> Result<(), Error> {
+        let _ = names;
+        Ok(())
+    }
 
     /// Opens a journal for appending, or creates it, and holds it as long as the journal lives. Its name has one part.
     ///
     /// Errors: [`Error::UnsafeName`], [`Error::TargetBusy`] if it is held already, [`Error::Write`].
-    fn journal(&self, name: &str) -> Result<Box<dyn Journal>, Error>;
+    fn journal(&self, name: &str) -> Result<Box<dyn Journal>, Error> {
+        check_part(name, &Location::file(self.name()))?;
+        Ok(Box::new(Forgetful))
+    }
 
     /// The names of the journals there are, in order. Errors: [`Error::Read`].
-    fn journals(&self) -> Result<Vec<String>, Error>;
+    fn journals(&self) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
 
     /// All bytes of a journal; if it is held, perhaps a part of what is being appended.
     ///
     /// Errors: [`Error::UnsafeName`], [`Error::NotFound`], [`Error::Read`].
-    fn read_journal(&self, name: &str) -> Result<Vec<u8>, Error>;
+    fn read_journal(&self, name: &str) -> Result<Vec<u8>, Error> {
+        Err(Error::NotFound {
+            location: Location::file(format!("{}/{name}", self.name())),
+        })
+    }
 
     /// Whether a process that lives holds a journal; `None` where the file system cannot say.
     ///
     /// Errors: as [`Target::read_journal`].
-    fn is_held(&self, name: &str) -> Result<Option<bool>, Error>;
+    fn is_held(&self, name: &str) -> Result<Option<bool>, Error> {
+        let _ = name;
+        Ok(None)
+    }
 
     /// Asks for room before anything is written; a store that cannot know has enough.
     ///
@@ -178,7 +194,10 @@ pub trait Target: Debug + Send + Sync {
     }
 
     /// Ends this attempt without a commit, and leaves everything for a later one to continue.
-    fn suspend(self: Box<Self>) -> Result<(), Error>;
+    fn suspend(self: Box<Self>) -> Result<(), Error> {
+        drop(self);
+        Ok(())
+    }
 
     /// Makes everything durable, then makes it appear under the final name in one step. The journals go.
     ///
@@ -196,6 +215,24 @@ pub trait Journal: Debug + Send + Sync {
 
     /// Removes all bytes. Errors: [`Error::Write`].
     fn clear(&self) -> Result<(), Error>;
+}
+
+/// The journal of a target that cannot be continued.
+#[derive(Debug)]
+struct Forgetful;
+
+impl Journal for Forgetful {
+    fn append(&self, _: &[u8]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn clear(&self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Refuses a name that is not a relative path inside a directory: the one check for every store, target and index.

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::fs::{Advice, OFlags, fadvise, fstatfs};
 use rustix::io::Errno;
 
 use crate::store::{PAGE, PageBuffer};
@@ -53,6 +53,14 @@ pub enum Access {
     Direct,
     /// Everything goes through the page cache, in which nothing large is kept.
     Buffered,
+}
+
+/// Whether a file's bytes lie in memory and nowhere else: there is no device that could be read past the cache, and nothing
+/// to be taken from it in advance.
+pub(super) fn is_in_memory(file: &File) -> bool {
+    // The magic numbers of tmpfs and ramfs, from the manual page of statfs.
+    const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+    fstatfs(file).is_ok_and(|state| IN_MEMORY.contains(&state.f_type))
 }
 
 /// A file open for reading or for writing, with the second way in.
@@ -164,6 +172,10 @@ impl DirectFile {
     }
 
     fn open_direct(&self) -> io::Result<File> {
+        if self.access == Access::Auto && is_in_memory(&self.buffered) {
+            // It would go through the cache all the same, in steps and with one copy more.
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let file = OpenOptions::new()
             .read(!self.is_written)
             .write(self.is_written)

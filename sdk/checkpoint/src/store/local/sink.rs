@@ -8,7 +8,7 @@ use rialto_tensor::Location;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use super::direct::{Access, DirectFile};
+use super::direct::{Access, DirectFile, is_in_memory};
 use super::is_unsupported;
 use crate::Error;
 use crate::store::Sink;
@@ -69,7 +69,8 @@ impl Sink for LocalSink {
 /// Gives a file blocks for `len` bytes, where the file system has a notion of that. If it has no room, then the file is as
 /// long as before, so that a full disk does not stay full.
 fn allocate(file: &File, len: u64) -> io::Result<()> {
-    if len == 0 {
+    // Pages of memory are cleared when they are taken: one thread would do now what several do as they write.
+    if len == 0 || is_in_memory(file) {
         return Ok(());
     }
     let before = file.metadata()?.len();
