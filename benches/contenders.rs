@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rialto_checkpoint::store::{LocalStore, LocalTarget, Overwrite};
-use rialto_engine::{ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent};
+use rialto_engine::{
+    ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, RunOptions, Silent,
+};
 use rialto_glm5::Glm5;
 use safetensors::SafeTensors;
 use safetensors::tensor::serialize_to_file;
@@ -107,7 +109,8 @@ pub(crate) fn import(source: &Path, target: &Path) -> Result<()> {
     let store = Arc::new(LocalStore::open(source)?);
     let plan = ImportPlan::new(&Glm5, store, &Options::default())?;
     let target = LocalTarget::create(target, Overwrite::Refuse)?;
-    Ok(plan.run(&Glm5, Box::new(target), &Silent)?)
+    plan.run(&Glm5, Box::new(target), &RunOptions::default(), &Silent)?;
+    Ok(())
 }
 
 /// Ours: opens, plans and runs an export.
@@ -115,5 +118,6 @@ pub(crate) fn export(source: &Path, target: &Path) -> Result<()> {
     let source = MegatronSource::open(Arc::new(LocalStore::open(source)?), None)?;
     let plan = ExportPlan::new(&Glm5, source, &ExportOptions::default())?;
     let target = LocalTarget::create(target, Overwrite::Refuse)?;
-    Ok(plan.run(Box::new(target), &Silent)?)
+    plan.run(Box::new(target), &RunOptions::default(), &Silent)?;
+    Ok(())
 }

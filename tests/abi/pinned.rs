@@ -11,7 +11,9 @@ use rialto_bridge::{
     RawConfig, StageChoice,
 };
 use rialto_checkpoint::store::{MemoryStore, Store};
-use rialto_engine::{ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent};
+use rialto_engine::{
+    ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, RunOptions, Silent,
+};
 use rialto_host::{LoadedPlugin, Step, check, load};
 use rialto_tensor::{Dtype, Shape, TensorView};
 use safetensors::tensor;
@@ -300,13 +302,17 @@ fn it_converts_a_checkpoint_both_ways() {
             };
             let plan = ImportPlan::new(bridge.as_ref(), Arc::new(directory()), &options).unwrap();
             assert_eq!(plan.summary().skipped.len(), 2, "the past, and the copy");
-            let run =
-                MemoryStore::written_by("run", |target| plan.run(bridge.as_ref(), target, &Silent));
+            let run = MemoryStore::written_by("run", |target| {
+                plan.run(bridge.as_ref(), target, &RunOptions::default(), &Silent)
+                    .map(drop)
+            });
             let run: Arc<dyn Store> = Arc::new(run.unwrap());
             let source = MegatronSource::open(run, None).unwrap();
             let plan = ExportPlan::new(bridge.as_ref(), source, &ExportOptions::default()).unwrap();
-            let exported =
-                MemoryStore::written_by("exported", |target| plan.run(target, &Silent)).unwrap();
+            let exported = MemoryStore::written_by("exported", |target| {
+                plan.run(target, &RunOptions::default(), &Silent).map(drop)
+            })
+            .unwrap();
             let read = |store: &dyn Store| {
                 rialto_checkpoint::store::read_whole(store, "model.safetensors", 1 << 20).unwrap()
             };

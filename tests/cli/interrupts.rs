@@ -1,4 +1,4 @@
-//! Ctrl-C: the conversion stops with its exit code and its document, and takes away what it had begun.
+//! Ctrl-C: the conversion stops with its exit code and its document, keeps what is done, and says how to go on.
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -32,34 +32,67 @@ fn interrupted(arguments: &[&str], after: Duration) -> Option<Run> {
 }
 
 #[test]
-fn an_interrupted_import_says_so_and_leaves_nothing() {
+fn an_interrupted_import_says_so_and_how_to_go_on() {
     let scratch = scratch();
     let (source, target) = (fixture("glm52-tiny"), scratch.path().join("target"));
-    let arguments = ["import", text(&source), text(&target), "--json"];
+    let arguments = [
+        "import",
+        text(&source),
+        text(&target),
+        "--json",
+        "--sync-every",
+        "0",
+        "--resume",
+    ];
     let begin = Instant::now();
     assert_eq!(rialto(arguments).code, 0);
     let whole = begin.elapsed();
     let complete = contents(&target);
     std::fs::remove_dir_all(&target).unwrap();
 
-    let mut stopped = 0;
+    let (mut stopped, mut kept) = (0, 0);
     for number in 0..INTERRUPTS {
         let Some(run) = interrupted(&arguments, whole * number / INTERRUPTS) else {
             continue;
         };
+        let names: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().collect();
+        let names: Vec<_> = names
+            .into_iter()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         if run.code == 0 {
             assert_eq!(run.document()["ok"], Value::from(true));
-            assert_eq!(contents(&target), complete);
-            std::fs::remove_dir_all(&target).unwrap();
-            continue;
+        } else {
+            stopped += 1;
+            let error = run.error(130, "engine/cancelled");
+            assert_eq!(error["code"], 9);
+            if !names.is_empty() {
+                // What is done is kept, and said to be.
+                assert_eq!(names, ["target.partial"], "interrupt {number}");
+                let help = error["help"].as_str().unwrap();
+                assert!(
+                    help.contains("target.partial: run again with `--resume`"),
+                    "{help}"
+                );
+                let again = rialto(arguments).result();
+                assert!(again["bytes_found_done"].as_u64() > Some(0), "{again:#}");
+                kept += 1;
+            }
         }
-        stopped += 1;
-        let error = run.error(130, "engine/cancelled");
-        assert_eq!(error["code"], 9);
-        let names: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().collect();
-        assert!(names.is_empty(), "interrupt {number}: {names:?}");
+        if target.exists() {
+            assert_eq!(contents(&target), complete, "interrupt {number}");
+            std::fs::remove_dir_all(&target).unwrap();
+        }
+        assert_eq!(
+            std::fs::read_dir(scratch.path()).unwrap().count(),
+            0,
+            "interrupt {number}"
+        );
     }
-    assert!(stopped > 0, "no run was stopped");
+    assert!(
+        stopped > 0 && kept > 0,
+        "{stopped} runs were stopped, {kept} gone on from"
+    );
 }
 
 #[test]

@@ -236,8 +236,8 @@ fn a_plan_refuses_the_options_of_the_other_direction() {
         }
     };
     refused(
-        &[text(&run), "--tp", "8", "--mtp", "drop"],
-        &["--tp", "--mtp"],
+        &[text(&run), "--tp", "8", "--pad-vocab"],
+        &["--tp", "--pad-vocab"],
     );
     for name in ["--pp", "--ep", "--etp"] {
         refused(&[text(&run), name, "2"], &[name]);

@@ -95,13 +95,16 @@ pub(crate) fn run(command: &mut Command) -> Run {
     }
 }
 
-/// Every file below a directory with its bytes.
+/// Every file below a directory with its bytes, but for the report of a run, which says when it was and how long it took.
 pub(crate) fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     let mut open = vec![directory.to_owned()];
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
+            if path.ends_with("rialto-report.json") {
+                continue;
+            }
             if path.is_dir() {
                 open.push(path);
             } else {

@@ -1,16 +1,14 @@
 //! What is held in memory does not grow with the model: every file is read and written in blocks of bounded size.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rialto_bridge::Bridge;
 use rialto_checkpoint::Error;
-use rialto_checkpoint::store::{
-    FileEntry, Journal, MemoryStore, MemoryTarget, Sink, Source, Stamp, Store, Target,
-};
+use rialto_checkpoint::store::{FileEntry, MemoryStore, MemoryTarget, Sink, Source, Store, Target};
 use rialto_engine::{
-    Contents, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
+    Contents, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, RunOptions, Silent,
     VerifyOptions, VerifySource, verify,
 };
 use rialto_tensor::Dtype;
@@ -19,8 +17,8 @@ use serde_json::{Value, json};
 
 use crate::world::{both_ways, in_memory};
 
-/// What the engine says it holds of a tensor at a time.
-const BAND_BYTES: u64 = 8 << 20;
+/// What the engine reads and writes at a time at most, but for what is decoded together.
+const BAND_BYTES: u64 = 2 << 20;
 
 /// The longest block that was asked for or given.
 #[derive(Clone, Debug, Default)]
@@ -59,9 +57,6 @@ impl Sink for Measured<Box<dyn Sink>> {
     fn name(&self) -> &str {
         self.inner.name()
     }
-    fn reserve(&self, len: u64) -> Result<(), Error> {
-        self.inner.reserve(len)
-    }
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.longest.note(bytes.len());
         self.inner.write_at(offset, bytes)
@@ -82,9 +77,6 @@ impl Store for Measured<MemoryStore> {
         let (inner, longest) = (self.inner.open(name)?, self.longest.clone());
         Ok(Box::new(Measured { inner, longest }))
     }
-    fn stamp(&self, name: &str) -> Result<Stamp, Error> {
-        self.inner.stamp(name)
-    }
 }
 
 impl Target for Measured<MemoryTarget> {
@@ -98,24 +90,6 @@ impl Target for Measured<MemoryTarget> {
     fn reopen(&self, name: &str) -> Result<Box<dyn Sink>, Error> {
         let (inner, longest) = (self.inner.reopen(name)?, self.longest.clone());
         Ok(Box::new(Measured { inner, longest }))
-    }
-    fn retain(&self, names: &BTreeSet<String>) -> Result<(), Error> {
-        self.inner.retain(names)
-    }
-    fn journal(&self, name: &str) -> Result<Box<dyn Journal>, Error> {
-        self.inner.journal(name)
-    }
-    fn journals(&self) -> Result<Vec<String>, Error> {
-        self.inner.journals()
-    }
-    fn read_journal(&self, name: &str) -> Result<Vec<u8>, Error> {
-        self.inner.read_journal(name)
-    }
-    fn is_held(&self, name: &str) -> Result<Option<bool>, Error> {
-        self.inner.is_held(name)
-    }
-    fn suspend(self: Box<Self>) -> Result<(), Error> {
-        Box::new(self.inner).suspend()
     }
     fn commit(self: Box<Self>) -> Result<(), Error> {
         Box::new(self.inner).commit()
@@ -197,12 +171,11 @@ fn fc_49_fc_51_blocks_in_memory_do_not_grow_with_the_model() {
                 .iter()
                 .map(|param| 2 * param.shape.elements().unwrap());
             assert!(largest.max().unwrap() > 2 * BAND_BYTES);
-            plan.run(family, target("run"), &Silent).unwrap();
+            plan.run(family, target("run"), &RunOptions::default(), &Silent)
+                .unwrap();
             let imported = longest.take();
-            assert!(
-                (BAND_BYTES / 2..=BAND_BYTES).contains(&imported),
-                "import: {imported}"
-            );
+            // What is decoded together is never cut while memory allows: 128 rows of the widest matrix, in BF16.
+            assert_eq!(imported, 128 * 65_536 * 2);
             let buffers = |summary: &rialto_engine::Summary| {
                 summary.peak_host_bytes.checked_sub(summary.index_bytes)
             };
@@ -211,10 +184,11 @@ fn fc_49_fc_51_blocks_in_memory_do_not_grow_with_the_model() {
             let run: MemoryStore = slot.lock().unwrap().take().unwrap();
             let opened = MegatronSource::open(measured(run.clone()), None).unwrap();
             let plan = ExportPlan::new(family, opened, &ExportOptions::default()).unwrap();
-            plan.run(target("exported"), &Silent).unwrap();
+            plan.run(target("exported"), &RunOptions::default(), &Silent)
+                .unwrap();
             let exported = longest.take();
             assert!(
-                (BAND_BYTES / 2..=BAND_BYTES).contains(&exported),
+                (BAND_BYTES / 4..=BAND_BYTES).contains(&exported),
                 "export: {exported}"
             );
             assert!(Some(exported) <= buffers(plan.summary()));
@@ -225,7 +199,8 @@ fn fc_49_fc_51_blocks_in_memory_do_not_grow_with_the_model() {
                 .map(|side| Contents::new(side, side.config().unwrap(), family).unwrap());
             let report = verify(&ours, &theirs, &VerifyOptions::default(), &Silent).unwrap();
             assert!(report.is_equal);
-            assert!(longest.take() <= BAND_BYTES);
+            // The codes of as many rows.
+            assert!(longest.take() <= 128 * 65_536);
         }
     });
 }

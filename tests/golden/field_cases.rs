@@ -247,7 +247,7 @@ fn fc_15_what_no_rule_claims_is_left_out_only_by_a_pattern_and_then_counted() {
     let clean = digests(&GOLDENS[0]);
     both_ways(|family| {
         let with = |patterns: &[&str]| Options {
-            ignore: patterns.iter().map(|&pattern| pattern.to_owned()).collect(),
+            allow_unmapped: patterns.iter().map(|&pattern| pattern.to_owned()).collect(),
             ..options(MtpPolicy::Keep)
         };
         let plan = |patterns: &[&str]| ImportPlan::new(family, Arc::clone(&store), &with(patterns));
@@ -268,14 +268,17 @@ fn fc_15_what_no_rule_claims_is_left_out_only_by_a_pattern_and_then_counted() {
                 );
             }
             let asked = ExportOptions {
-                ignore: with(&patterns).ignore,
+                allow_unmapped: with(&patterns).allow_unmapped,
                 ..ExportOptions::default()
             };
             let back = export_plan(family, &keys, &asked).unwrap_err().findings();
             assert_eq!(back.len(), findings.len(), "{back:?}");
         }
         let patterns = ["visual.*", "*.odd.*"];
-        let expected = [("--ignore visual.*", 2, 192), ("--ignore *.odd.*", 1, 96)];
+        let expected = [
+            ("--allow-unmapped visual.*", 2, 192),
+            ("--allow-unmapped *.odd.*", 1, 96),
+        ];
         let counted = |skipped: &[rialto_engine::Skipped]| -> BTreeSet<(String, u64, u64)> {
             let lines = skipped.iter();
             lines
@@ -292,7 +295,7 @@ fn fc_15_what_no_rule_claims_is_left_out_only_by_a_pattern_and_then_counted() {
             clean
         );
         let asked = ExportOptions {
-            ignore: with(&patterns).ignore,
+            allow_unmapped: with(&patterns).allow_unmapped,
             ..ExportOptions::default()
         };
         let back = export_plan(family, &keys, &asked).unwrap();

@@ -252,11 +252,12 @@ fn fc_15_a_pattern_takes_neither_scales_nor_anything_else_that_is_needed() {
             let plain = import(family, on_disk(name), &options(MtpPolicy::Keep)).unwrap();
             for pattern in ["*", "*_scale_inv", "*weight*", "nothing", ""] {
                 let asked = Options {
-                    ignore: vec![pattern.to_owned()],
+                    allow_unmapped: vec![pattern.to_owned()],
                     ..options(MtpPolicy::Keep)
                 };
                 let plan = ImportPlan::new(family, on_disk(name), &asked).unwrap();
-                let line = format!("--ignore {pattern:?} matches nothing that is left over");
+                let line =
+                    format!("--allow-unmapped {pattern:?} matches nothing that is left over");
                 assert!(
                     plan.summary().notices.contains(&line),
                     "{:?}",

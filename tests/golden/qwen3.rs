@@ -343,7 +343,7 @@ fn a_tied_head_that_is_stored_all_the_same_is_compared_and_not_carried() {
         "{findings:?}"
     );
     let ignoring = Options {
-        ignore: vec!["lm_head.*".to_owned()],
+        allow_unmapped: vec!["lm_head.*".to_owned()],
         ..Options::default()
     };
     let run = import(family().as_ref(), Arc::new(other), &ignoring).unwrap();
@@ -351,7 +351,7 @@ fn a_tied_head_that_is_stored_all_the_same_is_compared_and_not_carried() {
     // A copy that is not there is nothing to ignore.
     let plan = ImportPlan::new(family().as_ref(), on_disk(TIED), &ignoring).unwrap();
     let notices = &plan.summary().notices;
-    let said = "--ignore \"lm_head.*\" matches nothing";
+    let said = "--allow-unmapped \"lm_head.*\" matches nothing";
     assert!(
         notices.iter().any(|notice| notice.starts_with(said)),
         "{notices:?}"

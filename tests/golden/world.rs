@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rialto_bridge::{Bridge, LayerAxis, Mesh, MtpPolicy};
+use rialto_checkpoint::records::{MANIFEST_FILE, REPORT_FILE};
 use rialto_checkpoint::store::{LocalStore, MemoryStore, Store, read_whole};
 use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
 use rialto_engine::{
-    DtypeChoice, Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
+    DtypeChoice, Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, RunOptions,
+    Silent,
 };
 use rialto_glm5::Glm5;
 use rialto_tensor::{Dtype, Shape};
@@ -160,7 +162,11 @@ pub(crate) fn import(
     options: &Options,
 ) -> Result<MemoryStore, Error> {
     let plan = ImportPlan::new(family, source, options)?;
-    MemoryStore::written_by("run", |target| plan.run(family, target, &Silent))
+    let run = MemoryStore::written_by("run", |target| {
+        plan.run(family, target, &RunOptions::default(), &Silent)
+            .map(drop)
+    });
+    run.map(without_records)
 }
 
 /// Exports a run directory into a Hugging Face directory in memory.
@@ -171,7 +177,18 @@ pub(crate) fn export(
     options: &ExportOptions,
 ) -> Result<MemoryStore, Error> {
     let plan = ExportPlan::new(family, MegatronSource::open(run, reference)?, options)?;
-    MemoryStore::written_by("exported", |target| plan.run(target, &Silent))
+    let exported = MemoryStore::written_by("exported", |target| {
+        plan.run(target, &RunOptions::default(), &Silent).map(drop)
+    });
+    exported.map(without_records)
+}
+
+/// A result without what its run said of it, which is no part of the checkpoint; `runs` is about that.
+fn without_records(store: MemoryStore) -> MemoryStore {
+    for record in [MANIFEST_FILE, REPORT_FILE] {
+        store.remove(record).expect("every run leaves it");
+    }
+    store
 }
 
 /// A tensor by dtype, shape and bytes.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rialto_checkpoint::store::{MemoryStore, read_whole};
 use rialto_checkpoint::torch_dist::{
-    Body, Content, FilePlan, TRACKER_FILE, description_bytes, tracker_bytes,
+    Body, Content, FileLimit, FilePlan, TRACKER_FILE, description_bytes, tracker_bytes,
 };
 use rialto_tensor::{Region, Shape};
 use safetensors::tensor::TensorView;
@@ -80,7 +80,7 @@ pub(crate) fn megatron(values: &Values, cut: Cut) -> MemoryStore {
             .map(chunk)
             .collect::<Vec<_>>()
     };
-    let plan = FilePlan::new(values.iter().flat_map(chunks), u64::MAX).unwrap();
+    let plan = FilePlan::new(values.iter().flat_map(chunks), FileLimit::Bytes(u64::MAX)).unwrap();
     let [file] = plan.files() else {
         panic!("one file")
     };

@@ -80,11 +80,10 @@ fn run_to(code: i32, budget: u64, room: &Path, arguments: &[&str]) -> Ran {
 
 /// The memory that a plan says it takes against that which it took.
 ///
-/// They agree within tenths here. It cannot be held tighter: the plan also speaks of the buffers of the run that is to follow,
-/// and does not count the program, its plugin, what is needed for moments only and what the allocator leaves lying; and what
+/// They agree within tenths here. It cannot be held tighter: the plan does not count the program, its plugin, what is needed for moments only and what the allocator leaves lying; and what
 /// was measured may be an earlier run's, if that took more.
 fn assert_honest(plan: &Value, peak: u64) {
-    let said = plan["peak_host_bytes"].as_f64().unwrap();
+    let said = plan["index_bytes"].as_f64().unwrap();
     let ratio = said / peak as f64;
     eprintln!("said {:.0} MB, ratio {ratio:.2}", said / 1e6);
     assert!((0.6..=1.3).contains(&ratio), "said {said}, took {peak}");

@@ -1,4 +1,5 @@
-//! The smallest application that brings a model across: `host-minimal HUGGING_FACE_DIRECTORY TARGET_DIRECTORY`.
+//! The smallest application that brings a model across: `host-minimal HUGGING_FACE_DIRECTORY TARGET_DIRECTORY`. Without a
+//! target it takes the tensors into memory one after the other, as an application does that puts them to use at once.
 //!
 //! It knows no model. A plugin does, and is found where `RIALTO_PLUGIN_PATH` says, beside this executable, or in the user's
 //! data directory.
@@ -14,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
+use rialto_bridge::Bridge;
 use rialto_checkpoint::store::{LocalStore, LocalTarget, Overwrite, refuse_overlap};
-use rialto_engine::{ImportPlan, Options, Progress, source_config};
+use rialto_engine::{ImportPlan, Names, Options, Progress, RunOptions, source_config};
 use rialto_host::{Registry, SearchPath};
 
 fn main() -> ExitCode {
@@ -36,9 +38,11 @@ fn convert() -> anyhow::Result<()> {
     let source = arguments
         .next()
         .context("no Hugging Face directory given")?;
-    let target = arguments.next().context("no target directory given")?;
+    let target = arguments.next();
     let store = Arc::new(LocalStore::open(&source)?);
-    refuse_overlap(source.as_ref(), target.as_ref())?;
+    if let Some(target) = &target {
+        refuse_overlap(source.as_ref(), target.as_ref())?;
+    }
 
     let registry = Registry::search(&SearchPath::from_environment())?;
     let claimed = registry.claim(&source_config(store.as_ref())?)?;
@@ -56,12 +60,32 @@ fn convert() -> anyhow::Result<()> {
         from.tensors, to.tensors, to.objects
     );
 
-    let (total, done) = (to.bytes, AtomicU64::new(0));
-    let target = LocalTarget::create(target, Overwrite::Refuse)?;
-    Ok(plan.run(family.as_ref(), Box::new(target), &Percent { total, done })?)
+    let progress = Percent {
+        total: to.bytes,
+        done: AtomicU64::new(0),
+    };
+    let Some(target) = target else {
+        return list(Arc::new(plan), family, progress);
+    };
+    let target = Box::new(LocalTarget::create(target, Overwrite::Refuse)?);
+    plan.run(family.as_ref(), target, &RunOptions::default(), &progress)?;
+    Ok(())
 }
 
-/// Tells the user about every tenth part; the engine calls it as it writes.
+/// What is taken into memory at a time.
+const PART_BYTES: u64 = 64 << 20;
+
+/// Goes through the params under the names that Megatron gives them. A part is the caller's: it could go to a device here.
+fn list(plan: Arc<ImportPlan>, family: Arc<dyn Bridge>, progress: Percent) -> anyhow::Result<()> {
+    for part in plan.stream(family, Names::Target, PART_BYTES, Arc::new(progress)) {
+        let part = part?;
+        let (name, dtype, bytes) = (&part.name, part.dtype, part.bytes.len());
+        println!("{name} {dtype} {}: {bytes} bytes", part.shape);
+    }
+    Ok(())
+}
+
+/// Tells the user about every tenth part; the engine calls it as it works, from several threads.
 struct Percent {
     total: u64,
     done: AtomicU64,
@@ -74,6 +98,14 @@ impl Progress for Percent {
         if tenths(before + bytes) > tenths(before) {
             println!("{} % of {} bytes", 10 * tenths(before + bytes), self.total);
         }
+    }
+
+    /// Asked between two pieces of work: an application with a button for it says so here.
+    fn is_cancelled(&self) -> bool {
+        std::env::var_os("HOST_MINIMAL_STOP_AT").is_some_and(|bytes| {
+            let bytes = bytes.to_str().and_then(|bytes| bytes.parse().ok());
+            bytes.is_some_and(|bytes: u64| self.done.load(Ordering::Relaxed) >= bytes)
+        })
     }
 }
 

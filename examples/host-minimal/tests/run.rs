@@ -14,8 +14,13 @@ fn family() -> PathBuf {
 }
 
 fn run(source: &Path, target: &Path) -> (Output, String) {
+    run_with(&[source, target], None)
+}
+
+fn run_with(directories: &[&Path], stop_at: Option<u64>) -> (Output, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_host-minimal"))
-        .args([source, target])
+        .args(directories)
+        .envs(stop_at.map(|bytes| ("HOST_MINIMAL_STOP_AT", bytes.to_string())))
         .env("RIALTO_PLUGIN_PATH", family())
         .env_remove("XDG_DATA_HOME")
         .env_remove("HOME")
@@ -58,4 +63,33 @@ fn a_directory_that_is_not_there_is_an_error_of_its_kind() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("kind: store/not-found\n"), "{text}");
     assert!(!scratch.path().join("run").exists());
+}
+
+#[test]
+fn without_a_target_the_params_come_one_after_the_other() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/glm52-tiny");
+    let (output, text) = run_with(&[&source], None);
+    assert!(output.status.success(), "{text}");
+    let params = text
+        .lines()
+        .filter(|line| line.ends_with(" bytes") && line.contains(": "));
+    assert_eq!(params.count(), 155, "as Megatron wrote it: {text}");
+    let line = "embedding.word_embeddings.weight BF16 [";
+    assert!(
+        text.lines().any(|line_of| line_of.starts_with(line)),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_application_that_asks_to_stop_is_obeyed_in_either_way() {
+    let scratch = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/glm52-tiny");
+    let target = scratch.path().join("run");
+    for directories in [&[source.as_path(), target.as_path()][..], &[&source]] {
+        let (output, text) = run_with(directories, Some(1));
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("kind: engine/cancelled\n"), "{text}");
+        assert!(!target.exists());
+    }
 }

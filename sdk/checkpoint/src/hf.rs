@@ -10,7 +10,7 @@ pub mod write;
 pub(crate) mod tests;
 
 pub use read::{HfCheckpoint, HfFile, HfTensor, holds_weight_files, read_config, side_files};
-pub use write::HfPlan;
+pub use write::{HfPlan, ShardLimit};
 
 /// The file that says which model it is.
 pub const CONFIG_FILE: &str = "config.json";

@@ -4,7 +4,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use rialto_checkpoint::hf::{CONFIG_FILE, HfCheckpoint, HfPlan, INDEX_FILE};
+//! use rialto_checkpoint::hf::{CONFIG_FILE, HfCheckpoint, HfPlan, INDEX_FILE, ShardLimit};
 //! use rialto_checkpoint::store::memory::{MemorySlot, MemoryTarget};
 //! use rialto_checkpoint::store::Target;
 //! use rialto_tensor::{Dtype, Shape};
@@ -12,7 +12,7 @@
 //! # fn main() -> Result<(), rialto_checkpoint::Error> {
 //! // Plan: every offset is known before a byte is written.
 //! let tensors = vec![("model.norm.weight".to_owned(), Dtype::Bf16, Shape::new([2]))];
-//! let plan = HfPlan::new(tensors, 5 << 30)?;
+//! let plan = HfPlan::new(tensors, ShardLimit::Bytes(5 << 30))?;
 //! let shard = &plan.shards[0];
 //!
 //! // Write: nothing appears before the commit.
@@ -44,17 +44,20 @@
 //! | [`hf`] | a Hugging Face directory |
 //! | [`torch_dist`] | a Megatron-Core run directory: metadata, items, objects |
 //! | [`run_config`] | the file Megatron-Bridge reads beside the weights |
+//! | [`records`] | the files in which a run leaves what it did |
 //! | [`error`] | what can be wrong, with code, slug and help |
 #![forbid(unsafe_code)]
 
 pub mod error;
 pub mod hf;
 pub mod index;
+pub mod records;
 pub mod run_config;
 pub mod safetensors;
 pub mod store;
 pub mod torch_dist;
 
+mod spread;
 mod unique;
 
 pub use error::Error;

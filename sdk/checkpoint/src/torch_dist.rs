@@ -41,7 +41,7 @@ pub use integrity::Integrity;
 pub use item::TensorItem;
 pub use metadata::{Chunk, Metadata, ObjectEntry, TensorEntry};
 pub use object::{Object, object_item, read_object};
-pub use plan::{Body, Content, DATA_ALIGNMENT, FilePlan, PlannedFile, PlannedItem};
+pub use plan::{Body, Content, DATA_ALIGNMENT, FileLimit, FilePlan, PlannedFile, PlannedItem};
 pub use run_directory::{
     RunDirectory, TRACKER_FILE, description_bytes, iteration_directory, tracker_bytes,
 };

@@ -1,5 +1,7 @@
 //! What the user wrote, before it means anything.
 
+mod run;
+
 use std::collections::HashSet;
 use std::path::PathBuf;
 
@@ -10,6 +12,8 @@ use rialto_bridge::settings::{FIELD_NAME, is_field_name};
 use rialto_bridge::{LayerAxis, Mesh, MtpPolicy, StageChoice};
 use rialto_engine::{ChunkChoice, DtypeChoice, ExportOptions, Options};
 use serde_json::Value;
+
+pub(crate) use run::{FilterFlags, RunFlags};
 
 /// Moves large models between Hugging Face checkpoints and Megatron-Core checkpoints, bit for bit.
 #[derive(Debug, Parser)]
@@ -105,7 +109,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: rialto import glm-5.2 run --mtp drop")]
+#[command(after_help = "Example: rialto import glm-5.2 run --mtp drop --resume")]
 pub(crate) struct Import {
     /// Hugging Face directory; it is only read
     pub(crate) source: PathBuf,
@@ -113,9 +117,8 @@ pub(crate) struct Import {
     pub(crate) target: PathBuf,
     #[command(flatten)]
     pub(crate) options: ImportOptions,
-    /// Replace the target if it exists, as a whole and only when the new one is complete
-    #[arg(long)]
-    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
 }
 
 /// What a user may ask of an import; `plan` takes the same.
@@ -156,7 +159,12 @@ pub(crate) struct ImportOptions {
     pad_vocab: bool,
     /// Tensors that may be left out though no rule claims them; `*` stands for anything; may be given more than once
     #[arg(long, value_name = "PATTERN")]
-    ignore: Vec<String>,
+    allow_unmapped: Vec<String>,
+    /// Files that hold the tensors, never more than tensors; they do not depend on who writes them [default: by size]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    files: Option<u64>,
+    #[command(flatten)]
+    filter: FilterFlags,
 }
 
 impl ImportOptions {
@@ -169,7 +177,6 @@ impl ImportOptions {
             ("--etp", self.etp != 1),
             ("--pipeline", self.pipeline.is_some()),
             ("--set", !self.set.is_empty()),
-            ("--mtp", matches!(self.mtp, Mtp::Drop)),
             ("--chunks", matches!(self.chunks, Chunks::Whole)),
             (
                 "--layer-axis",
@@ -196,10 +203,7 @@ impl ImportOptions {
             ep: self.ep,
             etp: self.etp,
         };
-        let mtp = match self.mtp {
-            Mtp::Keep => MtpPolicy::Keep,
-            Mtp::Drop => MtpPolicy::Drop,
-        };
+        let mtp = self.mtp.resolve();
         Options {
             mesh,
             stages,
@@ -215,7 +219,9 @@ impl ImportOptions {
                 LayerAxisChoice::PerLayer => LayerAxis::PerLayer,
             },
             pads_vocabulary: self.pad_vocab,
-            ignore: self.ignore.clone(),
+            allow_unmapped: self.allow_unmapped.clone(),
+            files: self.files,
+            filter: self.filter.resolve(),
         }
     }
 }
@@ -271,6 +277,15 @@ enum Dtype {
     Bf16,
 }
 
+impl Mtp {
+    fn resolve(self) -> MtpPolicy {
+        match self {
+            Mtp::Keep => MtpPolicy::Keep,
+            Mtp::Drop => MtpPolicy::Drop,
+        }
+    }
+}
+
 impl Dtype {
     fn resolve(self) -> DtypeChoice {
         match self {
@@ -289,9 +304,8 @@ pub(crate) struct Export {
     pub(crate) target: PathBuf,
     #[command(flatten)]
     pub(crate) options: ExportFlags,
-    /// Replace the target if it exists, as a whole and only when the new one is complete
-    #[arg(long)]
-    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
 }
 
 /// What a user may ask of an export.
@@ -314,7 +328,15 @@ pub(crate) struct ExportFlags {
     form: Vec<String>,
     /// Params that may be left out though no rule claims them; `*` stands for anything; may be given more than once
     #[arg(long, value_name = "PATTERN")]
-    ignore: Vec<String>,
+    allow_unmapped: Vec<String>,
+    /// Shards that hold the tensors, never more than tensors, instead of as many as --max-shard-size makes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000), conflicts_with = "max_shard_size")]
+    files: Option<u64>,
+    /// Multi-token-prediction layers
+    #[arg(long, value_name = "WHAT", default_value = "keep")]
+    mtp: Mtp,
+    #[command(flatten)]
+    filter: FilterFlags,
 }
 
 impl ExportFlags {
@@ -324,7 +346,10 @@ impl ExportFlags {
             max_shard_bytes: self.max_shard_size.as_u64(),
             verifies_checksums: !self.ignore_checksums,
             forms: self.form.clone(),
-            ignore: self.ignore.clone(),
+            allow_unmapped: self.allow_unmapped.clone(),
+            files: self.files,
+            mtp: self.mtp.resolve(),
+            filter: self.filter.resolve(),
         }
     }
 }
@@ -356,14 +381,20 @@ pub(crate) struct Plan {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: rialto verify glm-5.2 run\n\n\
+#[command(
+    after_help = "Examples: rialto verify glm-5.2 run\n          rialto verify run --manifest\n\n\
     Exit code 1 says that they differ. Encoded tensors are compared decoded; \
-    where dtypes differ the wider side is narrowed as a conversion would.")]
+    where dtypes differ the wider side is narrowed as a conversion would."
+)]
 pub(crate) struct Verify {
     /// Checkpoint of either format
     pub(crate) ours: PathBuf,
-    /// The checkpoint to compare it with, of either format
-    pub(crate) theirs: PathBuf,
+    /// The checkpoint to compare it with, of either format; with --manifest a copy of the manifest, if it is not in OURS
+    #[arg(required_unless_present = "manifest")]
+    pub(crate) theirs: Option<PathBuf>,
+    /// Read OURS again and compare every byte with the manifest that its run left in it
+    #[arg(long, conflicts_with_all = ["reference", "strict_dtype", "strict_keys", "ignore_checksums"])]
+    pub(crate) manifest: bool,
     /// Hugging Face directory whose config describes a side that has none
     #[arg(long, value_name = "DIR")]
     pub(crate) reference: Option<PathBuf>,

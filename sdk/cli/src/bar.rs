@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stderr};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rialto_engine::Progress;
 
 use crate::interrupt;
@@ -72,10 +72,12 @@ impl Progress for Bar<'_> {
                 state.last_line = Instant::now();
                 let (done, total) = (state.bar.position(), state.bar.length().unwrap_or_default());
                 self.output.note(&format!(
-                    "{} {} of {}",
+                    "{} {} of {}, {}/s, eta {}",
                     state.bar.message(),
                     bytes(done),
-                    bytes(total)
+                    bytes(total),
+                    bytes(state.bar.per_sec() as u64),
+                    HumanDuration(state.bar.eta())
                 ));
             }
         });

@@ -12,6 +12,7 @@ mod interrupt;
 mod output;
 mod places;
 mod report;
+mod world;
 
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -31,6 +32,9 @@ fn main() -> ExitCode {
     arguments.common.color.write_global();
     listen(&arguments);
     let output = Output::new(&arguments.common);
+    if let Err(error) = rialto_tensor::simd::check() {
+        return output.finish(Err(rialto_engine::Error::from(error).into()));
+    }
     let run = || match &arguments.command {
         Command::Import(import) => command::import::run(import, &arguments.common, &output),
         Command::Export(export) => command::export::run(export, &arguments.common, &output),

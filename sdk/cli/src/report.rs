@@ -5,7 +5,7 @@ use std::time::Duration;
 use indicatif::{BinaryBytes, HumanDuration};
 use rialto_bridge::{Mesh, Rank};
 use rialto_engine::{
-    ChunkChoice, Direction, DtypeChoice, Rates, Side, StageShare, Suggestions, Summary,
+    ChunkChoice, Direction, DtypeChoice, Rates, RunReport, Side, StageShare, Suggestions, Summary,
 };
 use serde::Serialize;
 
@@ -157,30 +157,88 @@ fn runs(layers: &[u64]) -> String {
 }
 
 /// A conversion that has been done, printed as its plan and what became of it.
-#[derive(Serialize)]
 pub(crate) struct Done<'a> {
-    #[serde(flatten)]
-    pub(crate) summary: &'a Summary,
+    pub(crate) report: &'a RunReport,
     /// Where the result lies.
     pub(crate) place: String,
-    #[serde(rename = "seconds", serialize_with = "as_seconds")]
-    pub(crate) took: Duration,
 }
 
-fn as_seconds<S: serde::Serializer>(took: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(took.as_secs_f64())
+/// The plan, and what the run adds to it; the report in the result says more.
+impl Serialize for Done<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Document<'a> {
+            #[serde(flatten)]
+            summary: &'a Summary,
+            place: &'a str,
+            seconds: f64,
+            threads: usize,
+            rank: u64,
+            world_size: u64,
+            bytes_found_done: u64,
+            manifest_blake3: Option<&'a str>,
+        }
+        let report = self.report;
+        Document {
+            summary: &report.summary,
+            place: &self.place,
+            seconds: report.seconds,
+            threads: report.threads,
+            rank: report.rank,
+            world_size: report.world_size,
+            bytes_found_done: report.bytes_found_done,
+            manifest_blake3: report.result.manifest_blake3.as_deref(),
+        }
+        .serialize(serializer)
+    }
 }
 
 impl Report for Done<'_> {
     fn lines(&self) -> Vec<String> {
-        let mut lines = lines(self.summary);
-        let seconds = self.took.as_secs_f64();
+        let report = self.report;
+        if report.rank > 0 {
+            let (rank, size) = (report.rank, report.world_size);
+            return vec![format!(
+                "rank {rank} of {size} is done in {:.1} s; rank 0 completes {}",
+                report.seconds, self.place
+            )];
+        }
+        let mut lines = lines(&report.summary);
+        let found = match report.bytes_found_done {
+            0 => String::new(),
+            found => format!(", {} of it done before", bytes(found)),
+        };
+        let written = report.bytes - report.bytes_found_done.min(report.bytes);
         lines.push(format!(
-            "wrote {} in {seconds:.1} s: {}",
-            bytes(self.summary.target.bytes),
+            "wrote {}{found} in {:.1} s, {}/s: {}",
+            bytes(report.bytes),
+            report.seconds,
+            bytes((written as f64 / report.seconds.max(1e-9)) as u64),
             self.place
         ));
+        if let Some(digest) = &report.result.manifest_blake3 {
+            lines.push(format!("manifest {digest}"));
+        }
         lines
+    }
+}
+
+/// A process that came when the others had made the result, printed.
+#[derive(Serialize)]
+pub(crate) struct AlreadyMade {
+    pub(crate) place: String,
+    pub(crate) rank: u64,
+    pub(crate) world_size: u64,
+    pub(crate) is_made_by_others: bool,
+}
+
+impl Report for AlreadyMade {
+    fn lines(&self) -> Vec<String> {
+        let (rank, size) = (self.rank, self.world_size);
+        vec![format!(
+            "rank {rank} of {size}: the others have made {}",
+            self.place
+        )]
     }
 }
 

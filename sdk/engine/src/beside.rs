@@ -63,6 +63,7 @@ impl Beside {
                 bytes: Bytes::File {
                     source: Handle::Borrowed(self.source.as_ref()),
                     offset: tensor.range.start,
+                    check: None,
                 },
             }],
         })
@@ -81,13 +82,15 @@ pub(crate) fn others(mapping: &Mapping) -> Vec<usize> {
     all.filter(|&param| !is_beside(mapping, param)).collect()
 }
 
-/// Lays out the file that keeps the params of a mapping, with their positions; none if there is nothing to keep.
+/// Lays out the file that keeps the params of a mapping, with their positions; none if there is nothing to keep. `is_written`
+/// says of each param whether it is written at all.
 pub(crate) fn plan(
     mapping: &Mapping,
+    is_written: &[bool],
     dtypes: &[Dtype],
 ) -> Result<Option<(PlannedShard, Vec<usize>)>, Error> {
     let kept: Vec<usize> = (0..mapping.params().len())
-        .filter(|&param| is_beside(mapping, param))
+        .filter(|&param| is_written[param] && is_beside(mapping, param))
         .collect();
     if kept.is_empty() {
         return Ok(None);

@@ -1,21 +1,22 @@
-//! The data files of a run directory: which chunk and object lies where, and how a chunk is written.
+//! The data files of a run directory: which chunk and object lies where.
 
 use std::sync::Arc;
 
 use rialto_bridge::{KeyDecl, Mapping, Placement, StateValue};
-use rialto_checkpoint::store::Sink;
-use rialto_checkpoint::torch_dist::{self, Content, FilePlan, PlannedItem, TensorItem};
+use rialto_checkpoint::torch_dist::{self, Content, FileLimit, FilePlan};
 use rialto_tensor::{Dtype, Region, Shape};
 
-use crate::{ChunkChoice, Error, Options, beside, order, padding};
+use crate::{ChunkChoice, Error, Options, beside, filter, order, padding};
 
 /// A data file is closed when the next item would take it beyond this.
 const MAX_FILE_BYTES: u64 = 16 << 30;
 
-/// Gives every chunk and object its file and offset, keys in the order people count.
+/// Gives every chunk and object its file and offset, keys in the order people count. `kept` says of each param whether it is
+/// written.
 pub(crate) fn place(
     placement: &Placement,
     mapping: &Mapping,
+    kept: &[bool],
     dtypes: &[Dtype],
     options: &Options,
 ) -> Result<FilePlan, Error> {
@@ -23,7 +24,7 @@ pub(crate) fn place(
     padding::check_mesh(placement, mapping, &params, options)?;
     mapping.check_stacks(dtypes)?;
     let mut keys: Vec<&KeyDecl> = mapping.keys().iter().collect();
-    keys.retain(|key| !beside::is_beside(mapping, key.param));
+    keys.retain(|key| kept[key.param] && !beside::is_beside(mapping, key.param));
     keys.sort_by(|a, b| order::natural(&a.name, &b.name).then(a.slot.cmp(&b.slot)));
     // All that can be refused is refused before the first chunk is made: a large mesh makes a million.
     let mut regions: Vec<Box<dyn Iterator<Item = Region>>> = Vec::with_capacity(keys.len());
@@ -57,7 +58,13 @@ pub(crate) fn place(
     let mut objects = Vec::with_capacity(mapping.objects().len());
     let empty = Arc::from(torch_dist::object_item(&torch_dist::empty_extra_state())?);
     let none = Arc::from(torch_dist::object_item(&torch_dist::no_extra_state())?);
-    for object in mapping.objects() {
+    let kept = filter::objects(mapping, kept);
+    for (object, _) in mapping
+        .objects()
+        .iter()
+        .zip(kept)
+        .filter(|(_, is_kept)| *is_kept)
+    {
         let bytes: &Arc<[u8]> = match object.value {
             StateValue::EmptyTensor => &empty,
             StateValue::None => &none,
@@ -74,41 +81,9 @@ pub(crate) fn place(
             bytes: Arc::clone(bytes),
         });
     }
-    Ok(FilePlan::new(chunks.chain(objects), MAX_FILE_BYTES)?)
-}
-
-/// Writes one chunk: the item's head, its data as it comes, its tail with the checksum of the data.
-pub(crate) struct ChunkWriter<'a> {
-    sink: &'a dyn Sink,
-    offset: u64,
-    checksum: crc32fast::Hasher,
-}
-
-impl<'a> ChunkWriter<'a> {
-    pub(crate) fn begin(
-        sink: &'a dyn Sink,
-        item: &PlannedItem,
-        layout: &TensorItem,
-    ) -> Result<ChunkWriter<'a>, Error> {
-        sink.write_at(item.offset, &layout.prefix())?;
-        let offset = item.offset + layout.data_offset();
-        Ok(ChunkWriter {
-            sink,
-            offset,
-            checksum: crc32fast::Hasher::new(),
-        })
-    }
-
-    pub(crate) fn write(&mut self, band: &[u8]) -> Result<(), Error> {
-        self.sink.write_at(self.offset, band)?;
-        self.offset += band.len() as u64;
-        self.checksum.update(band);
-        Ok(())
-    }
-
-    pub(crate) fn end(self, layout: &TensorItem) -> Result<(), Error> {
-        Ok(self
-            .sink
-            .write_at(self.offset, &layout.suffix(self.checksum.finalize()))?)
-    }
+    let limit = match options.files {
+        Some(files) => FileLimit::Count(files),
+        None => FileLimit::Bytes(MAX_FILE_BYTES),
+    };
+    Ok(FilePlan::new(chunks.chain(objects), limit)?)
 }

@@ -3,10 +3,12 @@
 use rialto_bridge::binding::Encoding;
 use rialto_bridge::{Bridge, Codec, EncodedTensor};
 use rialto_checkpoint::hf::{HfCheckpoint, HfTensor};
+use rialto_checkpoint::store::PageBuffer;
 use rialto_tensor::{Dtype, Region, Shape, TensorView};
 
 use crate::Error;
-use crate::array::{Array, Bytes, Extent, Handle, Values};
+use crate::array::{Array, Bytes, Extent, Handle, Scratch, Values, usize_range};
+use crate::runs::{joint_runs, runs};
 
 /// The values of a tensor that was bound: decoded by the family if it is encoded. `at` finds what stands at a position of the
 /// inventory; only a family has codecs.
@@ -34,6 +36,7 @@ fn stored<'a>(checkpoint: &'a HfCheckpoint, tensor: &HfTensor) -> Array<'a> {
     let bytes = Bytes::File {
         source,
         offset: tensor.range.start,
+        check: None,
     };
     let region = Region::whole(&tensor.shape);
     Array {
@@ -72,33 +75,58 @@ impl<'a> Encoded<'a> {
         }
     }
 
-    /// Decodes the blocks around a rectangle. Memory: their elements once as stored and once decoded.
-    fn decode(&self, region: &Region) -> Result<(Region, Vec<u8>), Error> {
-        let too_few_axes = || rialto_bridge::Error::Codec {
-            codec: self.codec.name.clone(),
-            reason: format!("a tensor of shape {} has too few axes", self.shape),
-        };
+    /// The blocks around a rectangle.
+    fn blocks(&self, region: &Region) -> Result<Region, Error> {
         let blocks = self.codec.blocks_around(region, self.shape);
-        let blocks = blocks.ok_or_else(too_few_axes)?;
-        let codes = gather(&self.codes, &blocks)?;
-        let mut scales = Vec::with_capacity(self.companions.len());
-        for (described, (array, found)) in self.codec.companions.iter().zip(&self.companions) {
-            let part = described.region(&blocks, self.shape, found);
-            let part = part.ok_or_else(too_few_axes)?;
-            scales.push((array.dtype, part.shape(), gather(array, &part)?));
+        blocks.ok_or_else(|| self.too_few_axes())
+    }
+
+    /// Decodes whole blocks into `out`, which has room for their elements.
+    fn decode(&self, blocks: &Region, out: &mut [u8], scratch: &mut Scratch) -> Result<(), Error> {
+        // Taken out, because gathering needs the rest.
+        let mut codes = std::mem::take(&mut scratch.codes);
+        let mut companions = std::mem::take(&mut scratch.companions);
+        companions.resize_with(self.companions.len(), PageBuffer::default);
+        let decoded = self.decode_with(blocks, out, &mut codes, &mut companions, scratch);
+        scratch.codes = codes;
+        scratch.companions = companions;
+        decoded
+    }
+
+    fn decode_with(
+        &self,
+        blocks: &Region,
+        out: &mut [u8],
+        codes: &mut PageBuffer,
+        companions: &mut [PageBuffer],
+        scratch: &mut Scratch,
+    ) -> Result<(), Error> {
+        gather(&self.codes, blocks, codes, scratch)?;
+        let mut parts = Vec::with_capacity(self.companions.len());
+        let described = self.codec.companions.iter().zip(&self.companions);
+        for ((described, (array, found)), buffer) in described.zip(&mut *companions) {
+            let part = described.region(blocks, self.shape, found);
+            let part = part.ok_or_else(|| self.too_few_axes())?;
+            gather(array, &part, buffer, scratch)?;
+            parts.push((array.dtype, part.shape()));
         }
         let shape = blocks.shape();
-        let companions = scales
-            .iter()
-            .map(|(dtype, shape, bytes)| TensorView::new(*dtype, shape, bytes));
+        let views = parts.iter().zip(&*companions);
+        let views =
+            views.map(|((dtype, shape), buffer)| TensorView::new(*dtype, shape, buffer.bytes()));
         let encoded = EncodedTensor {
             codec: &self.codec.name,
-            tensor: TensorView::new(self.codes.dtype, &shape, &codes)?,
-            companions: companions.collect::<Result<_, _>>()?,
+            tensor: TensorView::new(self.codes.dtype, &shape, codes.bytes())?,
+            companions: views.collect::<Result<_, _>>()?,
         };
-        let mut values = buffer(&shape, self.codec.decoded)?;
-        self.family.dequantize(&encoded, &mut values)?;
-        Ok((blocks, values))
+        Ok(self.family.dequantize(&encoded, out)?)
+    }
+
+    fn too_few_axes(&self) -> Error {
+        Error::Bridge(rialto_bridge::Error::Codec {
+            codec: self.codec.name.clone(),
+            reason: format!("a tensor of shape {} has too few axes", self.shape),
+        })
     }
 }
 
@@ -113,16 +141,32 @@ impl Values for Encoded<'_> {
         place: &Region,
         out_shape: &Shape,
         out: &mut [u8],
+        scratch: &mut Scratch,
     ) -> Result<(), Error> {
-        let (blocks, values) = self.decode(region)?;
-        let decoded = Array {
-            dtype: self.codec.decoded,
-            extents: vec![Extent {
-                region: blocks,
-                bytes: Bytes::Memory(values),
-            }],
-        };
-        decoded.read(region, place, out_shape, out)
+        let blocks = self.blocks(region)?;
+        let width = self.codec.decoded.size_bytes();
+        let elements = region.elements()?;
+        if blocks == *region
+            && let Some((first, length)) = runs(place, out_shape).next()
+            && length == elements
+        {
+            // Whole blocks that lie together where they go need no second place.
+            let range = usize_range(first * width, length * width);
+            return self.decode(&blocks, &mut out[range], scratch);
+        }
+        let mut decoded = std::mem::take(&mut scratch.decoded);
+        let length = byte_length(&blocks.shape(), self.codec.decoded)?;
+        let read = self.decode(&blocks, decoded.at(0, length), scratch);
+        if read.is_ok() {
+            let stored = runs(&region.relative_to(&blocks), &blocks.shape());
+            for (from, to, length) in joint_runs(stored, runs(place, out_shape)) {
+                let from = usize_range(from * width, length * width);
+                out[usize_range(to * width, length * width)]
+                    .copy_from_slice(&decoded.bytes()[from]);
+            }
+        }
+        scratch.decoded = decoded;
+        read
     }
 
     fn granule(&self) -> u64 {
@@ -130,18 +174,22 @@ impl Values for Encoded<'_> {
     }
 }
 
-/// A rectangle as dense bytes.
-fn gather(array: &Array<'_>, region: &Region) -> Result<Vec<u8>, Error> {
+/// Reads a rectangle as dense bytes into a buffer.
+fn gather(
+    array: &Array<'_>,
+    region: &Region,
+    buffer: &mut PageBuffer,
+    scratch: &mut Scratch,
+) -> Result<(), Error> {
     let shape = region.shape();
-    let mut bytes = buffer(&shape, array.dtype)?;
-    array.read(region, &Region::whole(&shape), &shape, &mut bytes)?;
-    Ok(bytes)
+    let bytes = buffer.at(array.place_of(region), byte_length(&shape, array.dtype)?);
+    array.read(region, &Region::whole(&shape), &shape, bytes, scratch)
 }
 
-fn buffer(shape: &Shape, dtype: Dtype) -> Result<Vec<u8>, Error> {
+fn byte_length(shape: &Shape, dtype: Dtype) -> Result<usize, Error> {
     let length = shape.size_bytes(dtype)?;
     let length = usize::try_from(length).map_err(|_| rialto_tensor::Error::ShapeOverflow {
         shape: shape.clone(),
     })?;
-    Ok(vec![0; length])
+    Ok(length)
 }

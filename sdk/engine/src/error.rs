@@ -109,6 +109,88 @@ pub enum Error {
     /// The caller asked to stop.
     #[error("stopped on request")]
     Cancelled,
+    /// Filters that leave nothing.
+    #[error("the filters leave none of {tensors} tensors")]
+    NothingLeft {
+        /// How many there are.
+        tensors: u64,
+    },
+    /// Filters that leave a part of what can only be written whole.
+    #[error("the filters cut {} params that are written whole: {}", params.len(), params.join(", "))]
+    CutParam {
+        /// Their keys.
+        params: Vec<String>,
+    },
+    /// A file that is no manifest.
+    #[error("{file} is no manifest: {reason}")]
+    Manifest {
+        /// The file.
+        file: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A journal that its own lines do not bear out.
+    #[error("the journal of an earlier attempt is damaged: {what}")]
+    Journal {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A target that holds the beginnings of another plan.
+    #[error(
+        "{place} was begun with other options, or by another version of rialto or of the plugin"
+    )]
+    OtherPlan {
+        /// The target.
+        place: String,
+    },
+    /// A source that is not what it was when the target was begun, or that changed while it was read.
+    #[error("the source of {place} has changed since it was begun: {}", changes.join("; "))]
+    SourceChanged {
+        /// The target.
+        place: String,
+        /// Each file that is another, and how.
+        changes: Vec<String>,
+    },
+    /// A memory budget that is too small.
+    #[error("a memory budget of {budget} bytes is too small, expected at least {needed}")]
+    Budget {
+        /// What was asked for.
+        budget: u64,
+        /// What one tensor of this model needs at least, or any.
+        needed: u64,
+    },
+    /// A rank that is none of the world.
+    #[error("rank {rank} is none of {size} processes, expected 0 to {}", size.saturating_sub(1))]
+    World {
+        /// The number of the process.
+        rank: u64,
+        /// How many there are.
+        size: u64,
+    },
+    /// Other processes of the run have ended, or make no progress.
+    #[error(
+        "{missing} units of {place} are not done and nobody is at work on them: waited {} s for rank {}",
+        waited.as_secs(),
+        ranks.join(", ")
+    )]
+    OthersStopped {
+        /// The target.
+        place: String,
+        /// Who should do them.
+        ranks: Vec<String>,
+        /// How many there are.
+        missing: u64,
+        /// How long this process has waited since the last of them was done.
+        waited: std::time::Duration,
+    },
+    /// A run that ended before its time; what it has done is kept.
+    #[error("{source}")]
+    Suspended {
+        /// The target.
+        place: String,
+        /// Why it ended.
+        source: Box<Error>,
+    },
 }
 
 impl Error {
@@ -125,7 +207,23 @@ impl Error {
         ("engine/stageless", 13),
         ("engine/too-large", 4),
         ("engine/cancelled", 9),
+        ("engine/nothing-left", 1),
+        ("engine/cut-param", 1),
+        ("engine/manifest", 4),
+        ("engine/journal", 4),
+        ("engine/other-plan", 1),
+        ("engine/source-changed", 1),
+        ("engine/budget", 6),
+        ("engine/world", 1),
+        ("engine/others-stopped", 5),
     ];
+
+    /// What is wrong with a journal.
+    pub(crate) fn journal(what: &str) -> Error {
+        Error::Journal {
+            what: what.to_owned(),
+        }
+    }
 
     /// The status code; see `docs/errors.md`.
     #[must_use]
@@ -134,6 +232,7 @@ impl Error {
             Error::Checkpoint(error) => error.code(),
             Error::Bridge(error) => error.code(),
             Error::Tensor(error) => error.code(),
+            Error::Suspended { source, .. } => source.code(),
             _ => code_of(Error::KINDS, self.slug()),
         }
     }
@@ -156,6 +255,16 @@ impl Error {
             Error::Stageless { .. } => "engine/stageless",
             Error::TooLarge => "engine/too-large",
             Error::Cancelled => "engine/cancelled",
+            Error::NothingLeft { .. } => "engine/nothing-left",
+            Error::CutParam { .. } => "engine/cut-param",
+            Error::Manifest { .. } => "engine/manifest",
+            Error::Journal { .. } => "engine/journal",
+            Error::OtherPlan { .. } => "engine/other-plan",
+            Error::SourceChanged { .. } => "engine/source-changed",
+            Error::Budget { .. } => "engine/budget",
+            Error::World { .. } => "engine/world",
+            Error::OthersStopped { .. } => "engine/others-stopped",
+            Error::Suspended { source, .. } => source.slug(),
         }
     }
 
@@ -169,7 +278,7 @@ impl Error {
                 Some("`rialto plan` works on a config alone; import needs the weights".to_owned())
             }
             Error::Copy { copy, .. } => Some(format!(
-                "a config that says the two are untied imports both; `--ignore {copy}` leaves this one out"
+                "a config that says the two are untied imports both; `--allow-unmapped {copy}` leaves this one out"
             )),
             Error::NoConfig { .. } => Some(
                 "give a Hugging Face directory of the same model with `--reference DIR`".to_owned(),
@@ -183,6 +292,33 @@ impl Error {
             Error::Vocabulary { .. } => Some(
                 "give the directory of the model that was trained with `--reference DIR`".to_owned(),
             ),
+            Error::CutParam { .. } => Some(
+                "let through or leave out all tensors of a param; layers that are stacked come apart with `--layer-axis per-layer`"
+                    .to_owned(),
+            ),
+            Error::Journal { .. } => {
+                Some("run again without `--resume`: everything is then written anew".to_owned())
+            }
+            Error::OtherPlan { .. } => Some(
+                "give the options it was begun with, or run without `--resume` to begin anew".to_owned(),
+            ),
+            Error::SourceChanged { .. } => {
+                Some("run again without `--resume`: everything is then written anew".to_owned())
+            }
+            Error::Budget { needed, .. } => Some(format!(
+                "give at least `--memory-budget {}MiB`",
+                needed.div_ceil(1 << 20)
+            )),
+            Error::OthersStopped { .. } => Some(
+                "see what those processes said, and start all of them again: what is done is kept".to_owned(),
+            ),
+            Error::Suspended { place, source } => {
+                let kept = format!("what is done is kept in {place}.partial: run again with `--resume`");
+                Some(match source.help() {
+                    Some(help) => format!("{help}; {kept}"),
+                    None => kept,
+                })
+            }
             _ => None,
         }
     }
@@ -193,6 +329,9 @@ impl Error {
         match self {
             Error::Bridge(error) => error.findings(),
             Error::ReferenceDiffers { differences, .. } => differences.clone(),
+            Error::SourceChanged { changes, .. } => changes.clone(),
+            Error::CutParam { params } => params.clone(),
+            Error::Suspended { source, .. } => source.findings(),
             _ => Vec::new(),
         }
     }

@@ -1,29 +1,34 @@
 //! Megatron to Hugging Face: the plan, and running it.
 
+mod exporting;
+
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
+use rialto_bridge::mapping::MTP_GROUP;
 use rialto_bridge::{
-    Bridge, Claim, ConfigEdit, MapOptions, Mapping, ModelSpec, Piece, RawConfig, StoredTensor,
+    Bridge, Claim, ConfigEdit, KeyDecl, MapOptions, Mapping, ModelSpec, MtpPolicy, RawConfig,
+    StoredTensor,
 };
-use rialto_checkpoint::hf::{self, HfPlan, INDEX_FILE};
+use rialto_checkpoint::hf::{self, HfPlan, INDEX_FILE, ShardLimit};
 use rialto_checkpoint::store::{FileEntry, Store, Subdirectory, Target};
 use rialto_checkpoint::torch_dist::{
     METADATA_FILE, RunDirectory, TRACKER_FILE, TorchDistCheckpoint,
 };
+use rialto_tensor::Dtype;
 use rialto_tensor::held::Held;
-use rialto_tensor::{Dtype, Region};
 use serde_json::Value;
 
-use crate::assemble::{BAND_BYTES, Part, assemble};
 use crate::beside::{BESIDE_FILE, Beside};
 use crate::padding;
 use crate::params::{self, Params};
-use crate::progress::step;
 use crate::reading::{Format, Reading};
-use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
-use crate::summary::{self, Direction, Side, Summary};
-use crate::{Error, ExportOptions, Progress, ignored, order};
+use crate::run::{self, DEFAULT_MEMORY_BUDGET_BYTES, RunOptions, RunReport};
+use crate::side_files::SOURCE_DIRECTORY;
+use crate::summary::{self, Direction, Side, Skipped, Summary};
+use crate::{Error, ExportOptions, Progress, order, unmapped};
+pub(crate) use exporting::Exporting;
 
 /// A Megatron checkpoint and the Hugging Face directory its config comes from: opened, not yet understood by a family.
 #[derive(Debug)]
@@ -241,6 +246,10 @@ pub struct ExportPlan {
     mapping: Mapping,
     params: Params,
     verifies_checksums: bool,
+    /// The dtype that each tensor of the mapping is stored in.
+    stored: Vec<Dtype>,
+    /// For each tensor and each param of the mapping whether it is converted.
+    kept: (Vec<bool>, Vec<bool>),
     /// For each tensor of `files`, its position in the mapping.
     ordered: Vec<usize>,
     files: HfPlan,
@@ -261,8 +270,12 @@ impl ExportPlan {
             Claim::Yes { reason, .. } => reason,
             Claim::No { reason } => return Err(Error::NotClaimed { reason }),
         };
-        let (mut inventory, ignored) =
+        let (mut inventory, training) =
             params::inventory(&source.checkpoint, source.beside.as_ref());
+        let mut skipped = Vec::new();
+        if options.mtp == MtpPolicy::Drop {
+            skipped.extend(drop_mtp(family, config, &mut inventory)?);
+        }
         let Reading {
             options: map_options,
             spec,
@@ -273,11 +286,19 @@ impl ExportPlan {
         let reference_notices = source.check_reference(family, &spec, &map_options, &inventory)?;
         let cut = padding::left_out(&mapping, &spec, source.run.store.as_ref())?;
         let held = |inventory: &[_]| mapping.find_params(inventory).violations;
-        let (skipped, ignore_notices) =
-            ignored::take_out(&mut inventory, &options.ignore, &[], held)?;
+        let (unmapped, unmapped_notices) =
+            unmapped::take_out(&mut inventory, &options.allow_unmapped, &[], held)?;
+        skipped.extend(unmapped);
         let params = Params::bind(&mapping, inventory)?;
 
+        let (tensors_kept, filtered) = options.filter.tensors(&mapping)?;
+        skipped.extend(filtered);
+        let mut params_kept = vec![false; mapping.params().len()];
+        for piece in mapping.pieces() {
+            params_kept[piece.param] |= tensors_kept[piece.tensor];
+        }
         let mut ordered: Vec<usize> = (0..mapping.tensors().len()).collect();
+        ordered.retain(|&tensor| tensors_kept[tensor]);
         ordered.sort_by(|&a, &b| {
             order::natural(&mapping.tensors()[a].name, &mapping.tensors()[b].name)
         });
@@ -290,7 +311,11 @@ impl ExportPlan {
             Ok((tensor.name.clone(), dtype, tensor.shape.clone()))
         });
         let tensors = tensors.collect::<Result<Vec<_>, Error>>()?;
-        let files = HfPlan::new(tensors.clone(), options.max_shard_bytes)?;
+        let limit = match options.files {
+            Some(files) => ShardLimit::Count(files),
+            None => ShardLimit::Bytes(options.max_shard_bytes),
+        };
+        let files = HfPlan::new(tensors.clone(), limit)?;
         let edits = family.unmap_config(&spec, config)?;
 
         let found = source.checkpoint.metadata().held_bytes() + params.held_bytes();
@@ -314,22 +339,22 @@ impl ExportPlan {
                 ..Side::default()
             },
             encoded: Vec::new(),
-            groups: summary::groups(&mapping)?,
+            groups: summary::groups(&mapping, &tensors_kept, &params_kept)?,
             skipped,
             stages: Vec::new(),
             side_files: source.config.side_files.len() as u64,
-            peak_host_bytes: 2 * BAND_BYTES + index_bytes,
+            peak_host_bytes: DEFAULT_MEMORY_BUDGET_BYTES + index_bytes,
             index_bytes,
             notices: vec![source.run.note.clone()],
         };
-        for stored in params.stored() {
+        for stored in params.stored(&mapping, &params_kept) {
             summary.source.count(&stored.shape, stored.dtype)?;
         }
         for (_, dtype, shape) in &tensors {
             summary.target.count(shape, *dtype)?;
         }
-        summary.notices.extend(ignored);
-        summary.notices.extend(ignore_notices);
+        summary.notices.extend(training);
+        summary.notices.extend(unmapped_notices);
         summary.notices.extend(forms.notices(&map));
         summary.notices.extend(cut);
         summary.notices.extend(reference_notices);
@@ -347,10 +372,22 @@ impl ExportPlan {
             mapping,
             params,
             verifies_checksums: options.verifies_checksums,
+            stored,
+            kept: (tensors_kept, params_kept),
             ordered,
             files,
             summary,
         })
+    }
+
+    /// Whether a directory is what this plan makes, as [`crate::ImportPlan::has_made`].
+    pub fn has_made(&self, options: &RunOptions, store: &dyn Store) -> Result<bool, Error> {
+        run::has_made(&Exporting::new(self), options, store)
+    }
+
+    /// For each tensor and each param of the mapping whether it is converted.
+    pub(crate) fn kept(&self) -> (&[bool], &[bool]) {
+        (&self.kept.0, &self.kept.1)
     }
 
     /// What it will do, in numbers.
@@ -365,88 +402,17 @@ impl ExportPlan {
         &self.mapping
     }
 
-    /// Writes the Hugging Face directory into `target` and commits it.
+    /// Writes the Hugging Face directory into `target` and commits it; of several processes the first does the latter.
     ///
-    /// Errors: what the stores say; [`Error::Cancelled`]. After any error the target is as it was before.
-    pub fn run(&self, target: Box<dyn Target>, progress: &dyn Progress) -> Result<(), Error> {
-        let data: u64 = self.files.shards.iter().map(|shard| shard.len).sum();
-        let beside = self.files.index_bytes.len() as u64;
-        target.require_bytes(data + beside + total_bytes(&self.source.config.side_files))?;
-        if self.verifies_checksums {
-            params::verify_digests(&self.source.checkpoint, progress)?;
-        }
-        progress.begin("export", self.summary.target.bytes);
-        let written = self.write_all(target.as_ref(), progress);
-        progress.end();
-        written?;
-        target.commit()?;
-        tracing::info!(target: "rialto::engine", bytes = self.summary.target.bytes, "export committed");
-        Ok(())
-    }
-
-    fn write_all(&self, target: &dyn Target, progress: &dyn Progress) -> Result<(), Error> {
-        let pieces = by_tensor(&self.mapping);
-        let mut next = self.ordered.iter();
-        for shard in &self.files.shards {
-            let sink = target.create(&shard.name)?;
-            sink.write_at(0, &shard.header_bytes)?;
-            // Shards take the tensors in the order in which they were planned.
-            for (planned, &position) in shard.tensors.iter().zip(next.by_ref()) {
-                let mut offset = planned.range.start;
-                self.write_tensor(position, &pieces[position], planned.dtype, &mut |band| {
-                    step(progress, band, |band| Ok(sink.write_at(offset, band)?))?;
-                    offset += band.len() as u64;
-                    Ok(())
-                })?;
-            }
-            sink.sync()?;
-        }
-        let config = &self.source.config;
-        write(
-            target,
-            hf::CONFIG_FILE,
-            config.config.edited(&self.edits).as_bytes(),
-        )?;
-        copy(
-            config.store.as_ref(),
-            &config.side_files,
-            target,
-            "",
-            progress,
-        )?;
-        write(target, INDEX_FILE, &self.files.index_bytes)
-    }
-
-    fn write_tensor(
+    /// Errors: those of [`crate::run`].
+    pub fn run(
         &self,
-        position: usize,
-        pieces: &[&Piece],
-        dtype: Dtype,
-        emit: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let arrays = pieces
-            .iter()
-            .map(|piece| {
-                let (param, region) = (piece.param, &piece.param_region);
-                let MegatronSource {
-                    checkpoint, beside, ..
-                } = &self.source;
-                let (beside, verifies) = (beside.as_ref(), self.verifies_checksums);
-                self.params
-                    .array(&self.mapping, checkpoint, beside, param, region, verifies)
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let parts: Vec<Part<'_>> = pieces
-            .iter()
-            .zip(&arrays)
-            .map(|(piece, array)| Part {
-                output: &piece.tensor_region,
-                array,
-                input: &piece.param_region,
-            })
-            .collect();
-        let whole = Region::whole(&self.mapping.tensors()[position].shape);
-        assemble(&whole, dtype, &parts, emit)
+        target: Box<dyn Target>,
+        options: &RunOptions,
+        progress: &dyn Progress,
+    ) -> Result<RunReport, Error> {
+        let exporting = Exporting::new(self);
+        run::run(&exporting, &self.summary, target, options, progress)
     }
 }
 
@@ -463,13 +429,29 @@ fn stored_dtypes(mapping: &Mapping, params: &Params) -> Vec<Dtype> {
     dtypes
 }
 
-/// The pieces of each tensor.
-fn by_tensor(mapping: &Mapping) -> Vec<Vec<&Piece>> {
-    let mut pieces = vec![Vec::new(); mapping.tensors().len()];
-    for piece in mapping.pieces() {
-        pieces[piece.tensor].push(piece);
+/// Takes the params of multi-token prediction out, if there are any: what is left is a checkpoint that has none.
+fn drop_mtp(
+    family: &dyn Bridge,
+    config: &RawConfig,
+    inventory: &mut Vec<StoredTensor>,
+) -> Result<Vec<Skipped>, Error> {
+    let reading = Reading::of(family, config, Format::Megatron, inventory, &[])?;
+    let mapping = &reading.mapping;
+    let is_mtp = |key: &&KeyDecl| {
+        let rule = mapping.rule(mapping.params()[key.param].rule);
+        rule.group == MTP_GROUP
+    };
+    let keys = mapping.keys().iter().filter(is_mtp);
+    let keys: HashSet<&str> = keys.map(|key| key.name.as_str()).collect();
+    let mut skipped = Vec::new();
+    for stored in inventory
+        .iter()
+        .filter(|stored| keys.contains(stored.name.as_str()))
+    {
+        Skipped::count(&mut skipped, "--mtp drop", stored.shape.elements()?)?;
     }
-    pieces
+    inventory.retain(|stored| !keys.contains(stored.name.as_str()));
+    Ok(skipped)
 }
 
 fn edit_notice(edit: &ConfigEdit, config: &RawConfig) -> String {

@@ -1,34 +1,30 @@
 //! Hugging Face to Megatron: the plan, and running it.
 
-use std::collections::{HashMap, HashSet};
+mod importing;
+
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use rialto_bridge::binding::TensorBinding;
 use rialto_bridge::{
-    Bridge, Claim, Codec, Forms, KeyDecl, LayerAxis, MapOptions, Mapping, ModelSpec, Piece,
+    Bridge, Claim, Codec, Forms, KeyDecl, LayerAxis, MapOptions, Mapping, ModelSpec,
     PipelineLayout, PipelineRequest, Placement, RawConfig, StoredTensor, settings,
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
-use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
 use rialto_checkpoint::safetensors::PlannedShard;
 use rialto_checkpoint::store::{Store, Target};
-use rialto_checkpoint::torch_dist::{self, Body, FilePlan};
+use rialto_checkpoint::torch_dist::FilePlan;
+use rialto_tensor::Dtype;
 use rialto_tensor::held::Held;
-use rialto_tensor::{Dtype, Region};
 
-use crate::array::Values;
-use crate::assemble::{BAND_BYTES, Part, assemble};
-use crate::beside::{self, BESIDE_FILE};
-use crate::data_files::{ChunkWriter, place};
-use crate::padding;
-use crate::params::touches;
-use crate::progress::step;
+use crate::data_files::place;
 use crate::reading::{Format, forms_of};
-use crate::side_files::{SOURCE_DIRECTORY, copy, total_bytes, write};
+use crate::run::{self, DEFAULT_MEMORY_BUDGET_BYTES, RunOptions, RunReport};
 use crate::stages::{self, Suggestions};
 use crate::summary::{self, Direction, Encoded, Side, Skipped, Summary};
 use crate::total::add;
-use crate::{Error, Options, Progress, copies, encoded, ignored};
+use crate::{Error, Filter, Options, Progress, beside, padding, unmapped};
+pub(crate) use importing::Importing;
 
 /// The iteration that an import writes: nothing has been trained yet.
 const ITERATION: u64 = 0;
@@ -53,6 +49,8 @@ pub struct ImportPlan {
     codecs: Vec<Codec>,
     /// Dtype of each param as written.
     dtypes: Vec<Dtype>,
+    /// For each tensor and each param of the mapping whether it is converted.
+    kept: (Vec<bool>, Vec<bool>),
     /// Whether layers that are alike have keys of their own, which a loader must be told.
     has_per_layer: bool,
     files: FilePlan,
@@ -127,8 +125,12 @@ impl ImportPlan {
             (mapping, Vec::new())
         };
         let held = |inventory: &[StoredTensor]| mapping.find_tensors(inventory, &codecs).violations;
-        let (ignored, ignore_notices) =
-            ignored::take_out(&mut inventory, &options.ignore, mapping.copies(), held)?;
+        let (mut skipped, unmapped_notices) = unmapped::take_out(
+            &mut inventory,
+            &options.allow_unmapped,
+            mapping.copies(),
+            held,
+        )?;
         let stored = match &source {
             Some(source) => positions_in(source, &inventory),
             None => Vec::new(),
@@ -138,9 +140,12 @@ impl ImportPlan {
         let dtypes =
             pairs.map(|(param, &stored)| options.dtype.target(stored, mapping.rule(param.rule)));
         let dtypes: Vec<Dtype> = dtypes.collect::<Result<_, _>>()?;
+        let (tensors, filtered) = options.filter.tensors(&mapping)?;
+        let params = Filter::params(&mapping, &tensors)?;
+        skipped.extend(filtered);
         let placement = family.placement(&spec)?;
-        let files = place(&placement, &mapping, &dtypes, options)?;
-        let beside = beside::plan(&mapping, &dtypes)?;
+        let files = place(&placement, &mapping, &params, &dtypes, options)?;
+        let beside = beside::plan(&mapping, &params, &dtypes)?;
         let metadata = files.metadata().encode();
         let mut plan = ImportPlan {
             summary: empty_summary(&spec, reason, options),
@@ -154,17 +159,21 @@ impl ImportPlan {
             stored,
             codecs,
             dtypes,
+            kept: (tensors, params),
             has_per_layer: forms.has_per_layer(),
             files,
             beside,
             metadata,
         };
-        plan.summary.skipped = ignored;
+        plan.summary.skipped = skipped;
         plan.summarize(&inventory)?;
-        let parts = stages::parts(&plan.mapping, &plan.dtypes, &plan.placement, &options.mesh)?;
-        plan.summary.stages = stages::shares(&plan.layout.stages, &parts, &options.mesh)?;
+        if options.filter.is_all() {
+            // A part of a model is nothing that a rank would hold.
+            let parts = stages::parts(&plan.mapping, &plan.dtypes, &plan.placement, &options.mesh)?;
+            plan.summary.stages = stages::shares(&plan.layout.stages, &parts, &options.mesh)?;
+        }
         plan.summary.notices.extend(set);
-        plan.summary.notices.extend(ignore_notices);
+        plan.summary.notices.extend(unmapped_notices);
         plan.summary.notices.extend(forms.notices(&map));
         plan.summary.notices.extend(padding_notices);
         if options.layer_axis == LayerAxis::PerLayer && !plan.has_per_layer {
@@ -212,232 +221,66 @@ impl ImportPlan {
         &self.mapping
     }
 
+    /// Whether a directory is what this plan makes: of several processes one that comes when all is done finds it so.
+    ///
+    /// Errors: [`Error::NoWeights`], and what looking at the source says.
+    pub fn has_made(
+        &self,
+        family: &dyn Bridge,
+        options: &RunOptions,
+        store: &dyn Store,
+    ) -> Result<bool, Error> {
+        run::has_made(&Importing::new(self, family)?, options, store)
+    }
+
+    /// The dtype in which each param is written.
+    pub(crate) fn dtypes(&self) -> &[Dtype] {
+        &self.dtypes
+    }
+
+    /// For each tensor and each param of the mapping whether it is converted.
+    pub(crate) fn kept(&self) -> (&[bool], &[bool]) {
+        (&self.kept.0, &self.kept.1)
+    }
+
     /// The data files and every item in them.
     #[must_use]
     pub fn files(&self) -> &FilePlan {
         &self.files
     }
 
-    /// Writes the run directory into `target` and commits it.
+    /// Writes the run directory into `target` and commits it; of several processes the first does the latter.
     ///
-    /// Errors: [`Error::NoWeights`] for a plan from a config alone; what the stores say; [`Error::Cancelled`]. After any
-    /// error the target is as it was before.
+    /// Errors: [`Error::NoWeights`] for a plan from a config alone; those of [`crate::run`].
     pub fn run(
         &self,
         family: &dyn Bridge,
         target: Box<dyn Target>,
+        options: &RunOptions,
         progress: &dyn Progress,
-    ) -> Result<(), Error> {
-        let Some(source) = &self.source else {
-            return Err(Error::NoWeights {
-                place: "the source".to_owned(),
-            });
-        };
-        let data: u64 = self.files.files().iter().map(|file| file.len).sum();
-        let kept = self.beside.as_ref().map_or(0, |(shard, _)| shard.len);
-        let beside = self.metadata.len() as u64 + total_bytes(source.side_files());
-        target.require_bytes(data + kept + beside)?;
-        for &(tensor, position) in &self.binding.copies {
-            let [tensor, copy] = [self.binding.tensors[tensor], position]
-                .map(|position| &source.tensors()[self.stored[position]]);
-            copies::check(source, tensor, copy, progress)?;
-        }
-        progress.begin("import", self.summary.target.bytes);
-        let written = self.write_all(family, source, target.as_ref(), progress);
-        progress.end();
-        written?;
-        target.commit()?;
-        tracing::info!(target: "rialto::engine", bytes = self.summary.target.bytes, "import committed");
-        Ok(())
+    ) -> Result<RunReport, Error> {
+        let importing = Importing::new(self, family)?;
+        run::run(&importing, &self.summary, target, options, progress)
     }
 
-    fn write_all(
-        &self,
-        family: &dyn Bridge,
-        source: &HfCheckpoint,
-        target: &dyn Target,
-        progress: &dyn Progress,
-    ) -> Result<(), Error> {
-        let iteration = torch_dist::iteration_directory(ITERATION);
-        let inside = |name: &str| format!("{iteration}/{name}");
-        self.write_data(family, source, target, &inside, progress)?;
-        let kept = inside(SOURCE_DIRECTORY);
-        self.write_beside(family, source, target, &kept, progress)?;
-        write(
-            target,
-            &format!("{kept}config.json"),
-            self.config.text().as_bytes(),
-        )?;
-        copy(
-            source.store().as_ref(),
-            source.side_files(),
-            target,
-            &kept,
-            progress,
-        )?;
-        write(
-            target,
-            &inside("common.pt"),
-            &torch_dist::common_pt(ITERATION, self.has_per_layer),
-        )?;
-        write(
-            target,
-            &inside("train_state.pt"),
-            &torch_dist::train_state_pt(ITERATION),
-        )?;
-        write(
-            target,
-            "latest_train_state.pt",
-            &torch_dist::train_state_pt(ITERATION),
-        )?;
-        let mut provider = self.spec.provider.clone();
-        provider.extend(self.layout.provider.clone());
-        provider.sort_keys();
-        write(
-            target,
-            &inside(RUN_CONFIG),
-            &run_config_yaml(&self.spec.provider_target, &provider)?,
-        )?;
-        // Readers take these three for the sign that the rest is there.
-        write(target, &inside(".metadata"), &self.metadata)?;
-        write(
-            target,
-            &inside("metadata.json"),
-            &torch_dist::description_bytes(),
-        )?;
-        write(
-            target,
-            torch_dist::TRACKER_FILE,
-            &torch_dist::tracker_bytes(ITERATION),
-        )
-    }
-
-    fn write_data(
-        &self,
-        family: &dyn Bridge,
-        source: &HfCheckpoint,
-        target: &dyn Target,
-        inside: &dyn Fn(&str) -> String,
-        progress: &dyn Progress,
-    ) -> Result<(), Error> {
-        let keys = self.mapping.keys().iter();
-        let keys: HashMap<(&str, Option<u64>), &KeyDecl> = keys
-            .map(|key| ((key.name.as_str(), key.slot), key))
-            .collect();
-        let pieces = by_param(&self.mapping);
-        // The plan lists the items file by file.
-        for items in self.files.items().chunk_by(|a, b| a.file == b.file) {
-            let file = &self.files.files()[items[0].file];
-            let sink = target.create(&inside(&file.name))?;
-            for item in items {
-                match &item.body {
-                    Body::Object(bytes) => sink.write_at(item.offset, bytes)?,
-                    Body::Chunk {
-                        region,
-                        item: layout,
-                    } => {
-                        let slot = region.offsets().first().copied();
-                        let stack = keys.get(&(&*item.name, slot));
-                        let key = stack.unwrap_or_else(|| &keys[&(&*item.name, None)]);
-                        let region = key.in_param(region).expect("it was made from the key");
-                        let mut writer = ChunkWriter::begin(sink.as_ref(), item, layout)?;
-                        self.write_chunk(
-                            family,
-                            source,
-                            key.param,
-                            &pieces[key.param],
-                            &region,
-                            &mut |band| step(progress, band, |band| writer.write(band)),
-                        )?;
-                        writer.end(layout)?;
-                    }
-                }
-            }
-            sink.sync()?;
-        }
-        Ok(())
-    }
-
-    /// Writes the params that Megatron has no place for.
-    fn write_beside(
-        &self,
-        family: &dyn Bridge,
-        source: &HfCheckpoint,
-        target: &dyn Target,
-        kept: &str,
-        progress: &dyn Progress,
-    ) -> Result<(), Error> {
-        let Some((shard, params)) = &self.beside else {
-            return Ok(());
-        };
-        let pieces = by_param(&self.mapping);
-        let sink = target.create(&format!("{kept}{BESIDE_FILE}"))?;
-        sink.write_at(0, &shard.header_bytes)?;
-        for (tensor, &param) in shard.tensors.iter().zip(params) {
-            let mut offset = tensor.range.start;
-            let whole = Region::whole(&tensor.shape);
-            self.write_chunk(family, source, param, &pieces[param], &whole, &mut |band| {
-                step(progress, band, |band| Ok(sink.write_at(offset, band)?))?;
-                offset += band.len() as u64;
-                Ok(())
-            })?;
-        }
-        Ok(sink.sync()?)
-    }
-
-    fn write_chunk(
-        &self,
-        family: &dyn Bridge,
-        source: &HfCheckpoint,
-        param: usize,
-        pieces: &[&Piece],
-        region: &Region,
-        emit: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let pieces: Vec<&Piece> = pieces
-            .iter()
-            .copied()
-            .filter(|piece| touches(&piece.param_region, region))
-            .collect();
-        let arrays = pieces
-            .iter()
-            .map(|piece| self.values(family, source, piece.tensor));
-        let arrays: Vec<Box<dyn Values + '_>> = arrays.collect();
-        let parts: Vec<Part<'_>> = pieces
-            .iter()
-            .zip(&arrays)
-            .map(|(piece, array)| Part {
-                output: &piece.param_region,
-                array: array.as_ref(),
-                input: &piece.tensor_region,
-            })
-            .collect();
-        assemble(region, self.dtypes[param], &parts, emit)
-    }
-
-    /// A tensor of the source, decoded if it is encoded.
-    fn values<'a>(
-        &'a self,
-        family: &'a dyn Bridge,
-        source: &'a HfCheckpoint,
-        tensor: usize,
-    ) -> Box<dyn Values + 'a> {
-        let at = |position: usize| &source.tensors()[self.stored[position]];
-        let stored = at(self.binding.tensors[tensor]);
-        let encoding = self.binding.encodings[tensor].as_ref();
-        encoded::values(Some(family), &self.codecs, source, stored, encoding, at)
-    }
-
+    /// Counts what is converted.
     fn summarize(&mut self, inventory: &[StoredTensor]) -> Result<(), Error> {
-        let decode_bytes = self.largest_decode_bytes(inventory)?;
+        let (tensors, params) = (&self.kept.0, &self.kept.1);
         let summary = &mut self.summary;
-        summary.groups = summary::groups(&self.mapping)?;
-        for &position in &self.binding.tensors {
-            let stored = &inventory[position];
+        summary.groups = summary::groups(&self.mapping, tensors, params)?;
+        let bound = self.binding.tensors.iter().zip(&self.binding.encodings);
+        let read: Vec<_> = bound
+            .zip(tensors)
+            .filter(|(_, is_read)| **is_read)
+            .collect();
+        for ((position, _), _) in &read {
+            let stored = &inventory[**position];
             summary.source.count(&stored.shape, stored.dtype)?;
         }
-        for encoding in self.binding.encodings.iter().flatten() {
-            let (codec, companions) = encoding;
+        for (codec, companions) in read
+            .iter()
+            .filter_map(|((_, encoding), _)| encoding.as_ref())
+        {
             let mut bytes = 0;
             for &position in companions {
                 let stored = &inventory[position];
@@ -449,14 +292,15 @@ impl ImportPlan {
         }
         // A stack is one tensor, which the first of its params stands for.
         let is_first = |key: &&KeyDecl| key.slot.is_none_or(|slot| slot == 0);
-        for key in self.mapping.keys().iter().filter(is_first) {
+        let written = self.mapping.keys().iter().filter(|key| params[key.param]);
+        for key in written.filter(is_first) {
             summary.target.count(&key.shape, self.dtypes[key.param])?;
         }
         let dtypes = self.mapping.params().iter().zip(&self.dtypes);
         summary
             .notices
             .extend(summary::dtype_notice(&self.spec, dtypes));
-        summary.target.objects = self.mapping.objects().len() as u64;
+        summary.target.objects = self.files.metadata().objects.len() as u64;
         summary.target.files = self.files.files().len() as u64;
         for (rule, position) in &self.binding.skipped {
             let reason = self.mapping.rule(*rule).skip.clone().unwrap_or_default();
@@ -493,26 +337,8 @@ impl ImportPlan {
         // The inventory is gone when the plan is there, and was not when it was made.
         let index_bytes = self.held_bytes() + inventory.held_bytes();
         self.summary.index_bytes = index_bytes;
-        self.summary.peak_host_bytes = 2 * BAND_BYTES + decode_bytes + index_bytes;
+        self.summary.peak_host_bytes = DEFAULT_MEMORY_BUDGET_BYTES + index_bytes;
         Ok(())
-    }
-
-    /// Memory for decoding: the blocks around a band, once as stored and once decoded.
-    fn largest_decode_bytes(&self, inventory: &[StoredTensor]) -> Result<u64, Error> {
-        let mut largest = 0;
-        let bound = self.binding.tensors.iter().zip(&self.binding.encodings);
-        for (tensor, (&position, encoding)) in self.mapping.tensors().iter().zip(bound) {
-            let Some((codec, _)) = encoding else { continue };
-            let (codec, stored) = (&self.codecs[*codec], &inventory[position]);
-            let width = codec.decoded.size_bytes();
-            // A band lies in at most one block more than it fills at each of its ends.
-            let block = codec.block.iter().copied().max().unwrap_or(1);
-            let row = tensor.shape.extents().last().copied().unwrap_or(1);
-            let elements = BAND_BYTES / width + 2 * block.saturating_mul(row);
-            let elements = elements.min(tensor.shape.elements()?);
-            largest = largest.max(elements * (width + stored.dtype.size_bytes()));
-        }
-        Ok(largest)
     }
 }
 
@@ -536,15 +362,6 @@ fn positions_in(source: &HfCheckpoint, inventory: &[StoredTensor]) -> Vec<usize>
     let all = source.tensors().iter().enumerate();
     let stored = all.filter(|(_, tensor)| kept.contains(tensor.name.as_str()));
     stored.map(|(position, _)| position).collect()
-}
-
-/// Positions of the pieces of each param.
-fn by_param(mapping: &Mapping) -> Vec<Vec<&Piece>> {
-    let mut pieces = vec![Vec::new(); mapping.params().len()];
-    for piece in mapping.pieces() {
-        pieces[piece.param].push(piece);
-    }
-    pieces
 }
 
 /// The stages as asked for, held against the model.

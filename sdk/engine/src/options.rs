@@ -5,6 +5,8 @@ use rialto_tensor::{Dtype, cast};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::filter::Filter;
+
 /// Which dtype the written weights have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -73,7 +75,12 @@ pub struct Options {
     /// Whether the vocabulary is padded with zeros to what Megatron would make it on the mesh; else the mesh must divide it.
     pub pads_vocabulary: bool,
     /// Tensors that may be left out though no rule claims them: names in which `*` stands for any run of characters.
-    pub ignore: Vec<String>,
+    pub allow_unmapped: Vec<String>,
+    /// How many files hold the tensors, if there are as many; none for files of up to 16 GiB. Never a question of who writes
+    /// them.
+    pub files: Option<u64>,
+    /// Which tensors are converted.
+    pub filter: Filter,
 }
 
 impl Default for Options {
@@ -87,7 +94,9 @@ impl Default for Options {
             chunks: ChunkChoice::Megatron,
             layer_axis: LayerAxis::Stacked,
             pads_vocabulary: false,
-            ignore: Vec::new(),
+            allow_unmapped: Vec::new(),
+            files: None,
+            filter: Filter::default(),
         }
     }
 }
@@ -103,8 +112,15 @@ pub struct ExportOptions {
     pub verifies_checksums: bool,
     /// Names of the forms in which tensors are written, where the family has them; else its own spelling.
     pub forms: Vec<String>,
-    /// Params that may be left out though no rule claims them, as in [`Options::ignore`].
-    pub ignore: Vec<String>,
+    /// Params that may be left out though no rule claims them, as in [`Options::allow_unmapped`].
+    pub allow_unmapped: Vec<String>,
+    /// How many shards hold the tensors, if there are as many, whatever their size; none for shards of
+    /// [`ExportOptions::max_shard_bytes`].
+    pub files: Option<u64>,
+    /// What becomes of multi-token prediction.
+    pub mtp: MtpPolicy,
+    /// Which tensors are converted.
+    pub filter: Filter,
 }
 
 impl Default for ExportOptions {
@@ -114,7 +130,10 @@ impl Default for ExportOptions {
             max_shard_bytes: 5 << 30,
             verifies_checksums: true,
             forms: Vec::new(),
-            ignore: Vec::new(),
+            allow_unmapped: Vec::new(),
+            files: None,
+            mtp: MtpPolicy::Keep,
+            filter: Filter::default(),
         }
     }
 }

@@ -2,16 +2,16 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rialto_bridge::binding::FoundParams;
 use rialto_bridge::{Mapping, StoredTensor};
-use rialto_checkpoint::torch_dist::{Chunk, TorchDistCheckpoint};
+use rialto_checkpoint::torch_dist::TorchDistCheckpoint;
 use rialto_tensor::held::Held;
 use rialto_tensor::{Dtype, Region};
 
 use crate::array::{Array, Bytes, Extent, Handle, usize_range};
 use crate::beside::{BESIDE_FILE, Beside};
+use crate::checks::Checks;
 use crate::{Error, Progress};
 
 /// A checkpoint bound to a mapping.
@@ -23,8 +23,7 @@ pub(crate) struct Params {
     keys: Vec<Range<usize>>,
     dtypes: Vec<Dtype>,
     inventory: Vec<StoredTensor>,
-    /// Files and offsets of the chunks whose checksums have been compared: a chunk is read for many tensors, compared once.
-    compared: Mutex<HashSet<(Arc<str>, u64)>>,
+    checks: Checks,
 }
 
 impl Held for Params {
@@ -109,7 +108,7 @@ impl Params {
             keys,
             dtypes: found.param_dtypes,
             inventory,
-            compared: Mutex::default(),
+            checks: Checks::default(),
         }
     }
 
@@ -124,12 +123,17 @@ impl Params {
         positions.all(Option::is_some)
     }
 
-    /// What is stored, each tensor once, however many params it stacks.
-    pub(crate) fn stored(&self) -> impl Iterator<Item = &StoredTensor> {
+    /// What is stored of the params that are kept, each tensor once, however many params it stacks.
+    pub(crate) fn stored(
+        &self,
+        mapping: &Mapping,
+        kept: &[bool],
+    ) -> impl Iterator<Item = &StoredTensor> {
         let mut earlier = HashSet::new();
-        let positions = self.positions.iter().flatten();
-        let once = positions.filter(move |position| earlier.insert(**position));
-        once.map(|&position| &self.inventory[position])
+        let keys = self.positions.iter().zip(mapping.keys());
+        let positions = keys.filter_map(|(position, key)| position.filter(|_| kept[key.param]));
+        let once = positions.filter(move |position| earlier.insert(*position));
+        once.map(|position| &self.inventory[position])
     }
 
     /// The chunks of a param that a rectangle of it touches; `verifies` compares the checksums that their writer recorded.
@@ -189,18 +193,20 @@ impl Params {
                 let skipped = before * layer_bytes;
                 let located = checkpoint.locate(&stored.name, chunk)?;
                 let source = checkpoint.source(&chunk.file)?;
-                // The bytes are read again right after, from the page cache: a chunk is a matrix, not a checkpoint.
-                if verifies && !self.is_compared(chunk) {
-                    located.verify(source.as_ref(), &stored.name)?;
-                    self.compared()
-                        .insert((Arc::clone(&chunk.file), chunk.offset));
-                }
+                let check = match verifies {
+                    true => self.checks.of(&stored.name, chunk, &located),
+                    false => None,
+                };
                 let bytes = match located.dense_bytes() {
                     Some(range) => Bytes::File {
                         source: Handle::Shared(source),
                         offset: range.start + skipped,
+                        check,
                     },
                     None => {
+                        if let Some(check) = check {
+                            check.read_whole(source.as_ref())?;
+                        }
                         let bytes = located.read(source.as_ref())?;
                         Bytes::Memory(bytes[usize_range(skipped, layer_bytes)].to_vec())
                     }
@@ -229,14 +235,13 @@ impl Params {
         dtypes
     }
 
-    fn is_compared(&self, chunk: &Chunk) -> bool {
-        let place = (Arc::clone(&chunk.file), chunk.offset);
-        self.compared().contains(&place)
-    }
-
-    /// Whoever panicked with the lock left a set of what had been compared by then.
-    fn compared(&self) -> MutexGuard<'_, HashSet<(Arc<str>, u64)>> {
-        self.compared.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Compares the checksums of chunks that were read only in part. Errors: those of [`Checks::finish`].
+    pub(crate) fn finish_checks(
+        &self,
+        checkpoint: &TorchDistCheckpoint,
+        progress: &dyn Progress,
+    ) -> Result<(), Error> {
+        self.checks.finish(checkpoint, progress)
     }
 }
 

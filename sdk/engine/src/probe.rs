@@ -159,14 +159,13 @@ fn noise() -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use rialto_checkpoint::store::faulty::Call;
     use rialto_checkpoint::store::memory::MemorySlot;
     use rialto_checkpoint::store::{
-        Fault, Faults, FaultyStore, FaultyTarget, Journal, MemoryStore, MemoryTarget, Sink,
+        Fault, Faults, FaultyStore, FaultyTarget, MemoryStore, MemoryTarget, Sink,
     };
 
     use super::*;
@@ -285,26 +284,6 @@ mod tests {
             self.1.reopen(name)
         }
 
-        fn retain(&self, names: &BTreeSet<String>) -> Result<(), rialto_checkpoint::Error> {
-            self.1.retain(names)
-        }
-
-        fn journal(&self, name: &str) -> Result<Box<dyn Journal>, rialto_checkpoint::Error> {
-            self.1.journal(name)
-        }
-
-        fn journals(&self) -> Result<Vec<String>, rialto_checkpoint::Error> {
-            self.1.journals()
-        }
-
-        fn read_journal(&self, name: &str) -> Result<Vec<u8>, rialto_checkpoint::Error> {
-            self.1.read_journal(name)
-        }
-
-        fn is_held(&self, name: &str) -> Result<Option<bool>, rialto_checkpoint::Error> {
-            self.1.is_held(name)
-        }
-
         fn require_bytes(&self, needed: u64) -> Result<(), rialto_checkpoint::Error> {
             match needed <= self.0 {
                 true => Ok(()),
@@ -314,10 +293,6 @@ mod tests {
                     available: self.0,
                 }),
             }
-        }
-
-        fn suspend(self: Box<Self>) -> Result<(), rialto_checkpoint::Error> {
-            self.1.suspend()
         }
 
         fn commit(self: Box<Self>) -> Result<(), rialto_checkpoint::Error> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rialto_bridge::{Mapping, Mesh, ModelSpec, ParamDecl};
 use rialto_tensor::{Dtype, Shape};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::stages::StageShare;
@@ -12,13 +12,24 @@ use crate::total::add;
 use crate::{ChunkChoice, DtypeChoice, Error};
 
 /// Which way a conversion goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// Hugging Face to Megatron.
     Import,
     /// Megatron to Hugging Face.
     Export,
+}
+
+impl Direction {
+    /// What doing it is called.
+    #[must_use]
+    pub fn verb(self) -> &'static str {
+        match self {
+            Direction::Import => "import",
+            Direction::Export => "export",
+        }
+    }
 }
 
 /// One side of a conversion in numbers.
@@ -166,8 +177,12 @@ pub struct Summary {
     pub notices: Vec<String>,
 }
 
-/// Counts tensors, params and elements by group, in the order of the rules.
-pub(crate) fn groups(mapping: &Mapping) -> Result<Vec<Group>, Error> {
+/// Counts tensors, params and elements by group, in the order of the rules; of those that are converted.
+pub(crate) fn groups(
+    mapping: &Mapping,
+    tensors: &[bool],
+    params: &[bool],
+) -> Result<Vec<Group>, Error> {
     let mut names: Vec<&str> = Vec::new();
     let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
     let mapped = mapping.rules().iter().filter(|rule| rule.skip.is_none());
@@ -183,13 +198,23 @@ pub(crate) fn groups(mapping: &Mapping) -> Result<Vec<Group>, Error> {
             );
         }
     }
-    for tensor in mapping.tensors() {
+    for (tensor, _) in mapping
+        .tensors()
+        .iter()
+        .zip(tensors)
+        .filter(|(_, is_kept)| **is_kept)
+    {
         if let Some(group) = groups.get_mut(mapping.rule(tensor.rule).group.as_str()) {
             group.tensors += 1;
             add(&mut group.elements, tensor.shape.elements()?)?;
         }
     }
-    for param in mapping.params() {
+    for (param, _) in mapping
+        .params()
+        .iter()
+        .zip(params)
+        .filter(|(_, is_kept)| **is_kept)
+    {
         if let Some(group) = groups.get_mut(mapping.rule(param.rule).group.as_str()) {
             group.params += 1;
         }

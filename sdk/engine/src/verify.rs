@@ -122,9 +122,12 @@ pub fn verify(
         })
         .collect();
     progress.end();
+    let results = results?;
+    ours.finish_checks(progress)?;
+    theirs.finish_checks(progress)?;
     let mut digest = blake3::Hasher::new();
     let mut tally = Tally::default();
-    for ((unit, ..), result) in compared.iter().zip(results?) {
+    for ((unit, ..), result) in compared.iter().zip(results) {
         digest.update(unit.tensor.as_bytes());
         digest.update(
             format!(" {} {} {}\n", result.dtype, unit.shape, unit.tensor_region).as_bytes(),
@@ -234,8 +237,7 @@ fn compare(
     let region = unit.param_region;
     let dtype = common_dtype(dtypes.0, dtypes.1)?;
     let [a, b] = [ours, theirs].map(|(side, param)| side.values(param, region, verifies));
-    let (a, b) = (a?, b?);
-    let [a_parts, b_parts] = [&a, &b].map(|values| contents::parts(values));
+    let (a_parts, b_parts) = (a?, b?);
     let mut comparison = Comparison::new(dtype);
     let mut digest = blake3::Hasher::new();
     let (mut a_bytes, mut b_bytes) = (Buffers::default(), Buffers::default());
@@ -244,8 +246,8 @@ fn compare(
         if progress.is_cancelled() {
             return Err(Error::Cancelled);
         }
-        let found = a_bytes.fill(&band, dtype, &a_parts)?;
-        let other = b_bytes.fill(&band, dtype, &b_parts)?;
+        let found = a_bytes.fill(&band, dtype, &a_parts, 0)?;
+        let other = b_bytes.fill(&band, dtype, &b_parts, 0)?;
         comparison.add(found, other)?;
         digest.update(found);
         for (stored, bytes) in [(dtypes.0, &a_bytes), (dtypes.1, &b_bytes)] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rialto_bridge::{Dequantizer, EncodedTensor};
 use rialto_checkpoint::store::{MemoryStore, Store};
 use rialto_engine::{
-    Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Silent,
+    Error, ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, RunOptions, Silent,
 };
 use rialto_tensor::TensorView;
 
@@ -36,7 +36,10 @@ pub(crate) fn import(
     caught("import", || {
         let plan = ImportPlan::new(family, source, options)?;
         Ok(Written {
-            files: MemoryStore::written_by("run", |target| plan.run(family, target, &Silent))?,
+            files: MemoryStore::written_by("run", |target| {
+                plan.run(family, target, &RunOptions::default(), &Silent)
+                    .map(drop)
+            })?,
             notices: plan.summary().notices.clone(),
         })
     })
@@ -55,7 +58,9 @@ pub(crate) fn export(
         };
         let plan = ExportPlan::new(family, MegatronSource::open(run, None)?, &options)?;
         Ok(Written {
-            files: MemoryStore::written_by("exported", |target| plan.run(target, &Silent))?,
+            files: MemoryStore::written_by("exported", |target| {
+                plan.run(target, &RunOptions::default(), &Silent).map(drop)
+            })?,
             notices: plan.summary().notices.clone(),
         })
     })

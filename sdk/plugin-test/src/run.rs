@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use rialto_checkpoint::store::{MemoryStore, Store};
 use rialto_checkpoint::torch_dist::{
-    Body, Content, FilePlan, METADATA_FILE, RunDirectory, TorchDistCheckpoint, iteration_directory,
+    Body, Content, FileLimit, FilePlan, METADATA_FILE, RunDirectory, TorchDistCheckpoint,
+    iteration_directory,
 };
 use rialto_tensor::{Region, Shape};
 
@@ -46,7 +47,7 @@ pub(crate) fn with_tensors(run: &MemoryStore, tensors: &Tensors) -> Result<Memor
         shape: Arc::new(tensor.shape.clone()),
         region: Region::whole(&Shape::new(tensor.shape.extents())),
     });
-    let plan = FilePlan::new(contents, u64::MAX)?;
+    let plan = FilePlan::new(contents, FileLimit::Bytes(u64::MAX))?;
     let mut files: Vec<Vec<u8>> = Vec::new();
     for planned in plan.files() {
         files.push(vec![0; usize::try_from(planned.len).unwrap_or(usize::MAX)]);

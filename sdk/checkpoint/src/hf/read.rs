@@ -10,6 +10,7 @@ use super::{CONFIG_FILE, INDEX_FILE, SINGLE_FILE};
 use crate::Error;
 use crate::error::{IndexFinding, first};
 use crate::index::Index;
+use crate::records::is_record;
 use crate::safetensors::Header;
 use crate::store::{FileEntry, Source, Store, read_whole};
 
@@ -223,7 +224,7 @@ pub fn read_config(store: &dyn Store) -> Result<Vec<u8>, Error> {
 }
 
 /// The side files of a directory, whether or not it holds weights: every regular file that is neither the config, nor an
-/// index, nor a weight file.
+/// index, nor a weight file, nor a [record](crate::records) of a run.
 pub fn side_files(store: &dyn Store) -> Result<Vec<FileEntry>, Error> {
     Ok(side_files_and_weights(store.files()?).0)
 }
@@ -238,8 +239,10 @@ pub fn holds_weight_files(store: &dyn Store) -> Result<bool, Error> {
 fn side_files_and_weights(
     files: impl IntoIterator<Item = FileEntry>,
 ) -> (Vec<FileEntry>, Vec<FileEntry>) {
-    let is_own = |file: &FileEntry| [CONFIG_FILE, INDEX_FILE].contains(&file.name.as_str());
-    let mut files: Vec<FileEntry> = files.into_iter().filter(|file| !is_own(file)).collect();
+    // What a run of ours said of a directory is about that directory alone.
+    let is_own = |name: &str| [CONFIG_FILE, INDEX_FILE].contains(&name) || is_record(name);
+    let files = files.into_iter().filter(|file| !is_own(&file.name));
+    let mut files: Vec<FileEntry> = files.collect();
     files.sort();
     files
         .into_iter()

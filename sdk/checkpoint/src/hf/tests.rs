@@ -396,7 +396,7 @@ fn write(target: Box<dyn Target>) -> Result<HfPlan, Error> {
         ("n", Dtype::U8, 1),
     ];
     let tensors = tensors.map(|(name, dtype, n)| (name.to_owned(), dtype, Shape::new([n])));
-    let plan = HfPlan::new(tensors.to_vec(), 2)?;
+    let plan = HfPlan::new(tensors.to_vec(), ShardLimit::Bytes(2))?;
     let mut next = 0u8;
     for shard in &plan.shards {
         let sink = target.create(&shard.name)?;

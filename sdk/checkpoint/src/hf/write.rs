@@ -1,6 +1,7 @@
 //! The layout of a Hugging Face checkpoint, complete before a byte is written.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use rialto_tensor::held::Held;
 use rialto_tensor::{Dtype, Location, Shape};
@@ -9,6 +10,7 @@ use super::SINGLE_FILE;
 use crate::Error;
 use crate::index::Index;
 use crate::safetensors::{Header, PlannedShard};
+use crate::spread::spread;
 
 /// Which tensor will lie where, and the bytes of everything that is not tensor data.
 ///
@@ -30,19 +32,25 @@ impl Held for HfPlan {
     }
 }
 
+/// How tensors are split into shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardLimit {
+    /// At most so many bytes of data in each: a tensor that does not fit any more begins the next shard, and one that is
+    /// larger has a shard of its own.
+    Bytes(u64),
+    /// So many shards of about equal data, or one for each tensor if there are fewer.
+    Count(u64),
+}
+
 impl HfPlan {
-    /// Splits tensors into shards of at most `max_shard_bytes` of data, in the given order: a tensor that does not fit any
-    /// more begins the next shard, and one that is larger has a shard of its own.
+    /// Splits tensors into shards, in the given order.
     ///
     /// Shards are called as the hub calls them: `model.safetensors` alone, else `model-00001-of-0000N.safetensors`. Their
     /// metadata is `{"format": "pt"}`, which the transformers library asks for. Equal arguments give equal plans.
     ///
-    /// Errors: [`Error::ShardSize`] for 0 bytes, [`Error::DuplicateName`], and those of [`Header::plan`].
-    pub fn new(
-        tensors: Vec<(String, Dtype, Shape)>,
-        max_shard_bytes: u64,
-    ) -> Result<HfPlan, Error> {
-        let (groups, total_size) = split(tensors, max_shard_bytes)?;
+    /// Errors: [`Error::ShardSize`] for 0 bytes or shards, [`Error::DuplicateName`], and those of [`Header::plan`].
+    pub fn new(tensors: Vec<(String, Dtype, Shape)>, limit: ShardLimit) -> Result<HfPlan, Error> {
+        let (groups, total_size) = split(tensors, limit)?;
         let count = groups.len();
         let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
         let mut shards = Vec::with_capacity(count);
@@ -85,17 +93,12 @@ fn shard_name(position: usize, count: usize) -> String {
 type Given = (String, Dtype, Shape);
 
 /// The tensors of each shard, at least one shard, and the bytes of all tensors.
-fn split(tensors: Vec<Given>, max_shard_bytes: u64) -> Result<(Vec<Vec<Given>>, u64), Error> {
-    if max_shard_bytes == 0 {
-        return Err(Error::ShardSize);
-    }
-    let mut groups = Vec::new();
-    let mut group = Vec::new();
-    let mut group_size = 0u64;
+fn split(tensors: Vec<Given>, limit: ShardLimit) -> Result<(Vec<Vec<Given>>, u64), Error> {
+    let mut sizes = Vec::with_capacity(tensors.len());
     let mut total_size = 0u64;
-    for (name, dtype, shape) in tensors {
-        let location = || Location::tensor(&name);
-        let size = shape.size_bytes(dtype).map_err(|source| Error::Tensor {
+    for (name, dtype, shape) in &tensors {
+        let location = || Location::tensor(name);
+        let size = shape.size_bytes(*dtype).map_err(|source| Error::Tensor {
             location: location(),
             source,
         })?;
@@ -104,18 +107,34 @@ fn split(tensors: Vec<Given>, max_shard_bytes: u64) -> Result<(Vec<Vec<Given>>, 
             .ok_or_else(|| Error::DataRange {
                 location: location(),
             })?;
+        sizes.push(size);
+    }
+    let counts = match limit {
+        ShardLimit::Bytes(most) => filled(&sizes, NonZeroU64::new(most).ok_or(Error::ShardSize)?),
+        ShardLimit::Count(count) => spread(&sizes, NonZeroU64::new(count).ok_or(Error::ShardSize)?),
+    };
+    let mut rest = tensors.into_iter();
+    let groups = counts
+        .into_iter()
+        .map(|count| rest.by_ref().take(count).collect());
+    Ok((groups.collect(), total_size))
+}
+
+/// How many tensors each shard of at most so many bytes holds.
+fn filled(sizes: &[u64], most: NonZeroU64) -> Vec<usize> {
+    let (mut counts, mut held) = (vec![0], 0);
+    for &size in sizes {
+        let last = counts.len() - 1;
         // No overflow: a part of the total.
-        if !group.is_empty() && group_size + size > max_shard_bytes {
-            groups.push(std::mem::take(&mut group));
-            group_size = 0;
+        if counts[last] > 0 && held + size > most.get() {
+            counts.push(1);
+            held = size;
+        } else {
+            counts[last] += 1;
+            held += size;
         }
-        group_size += size;
-        group.push((name, dtype, shape));
     }
-    if !group.is_empty() || groups.is_empty() {
-        groups.push(group);
-    }
-    Ok((groups, total_size))
+    counts
 }
 
 #[cfg(test)]
@@ -135,7 +154,7 @@ mod tests {
 
     /// How many tensors each shard holds, and the names of the shards.
     fn split_of(sizes: &[u64], max: u64) -> (Vec<usize>, Vec<String>) {
-        let plan = HfPlan::new(tensors(sizes), max).unwrap();
+        let plan = HfPlan::new(tensors(sizes), ShardLimit::Bytes(max)).unwrap();
         let shards = plan.shards.into_iter();
         shards
             .map(|shard| (shard.tensors.len(), shard.name))
@@ -157,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_single_shard_has_an_index_too() {
-        let plan = HfPlan::new(tensors(&[3]), 8).unwrap();
+        let plan = HfPlan::new(tensors(&[3]), ShardLimit::Bytes(8)).unwrap();
         let index = Index::parse(&plan.index_bytes, &Location::default()).unwrap();
         assert_eq!(index.weight_map["t0"], SINGLE_FILE);
         assert_eq!((index.total_size, plan.total_size), (Some(3), 3));
@@ -167,30 +186,34 @@ mod tests {
     fn a_name_in_two_shards_sizes_beyond_64_bits_and_empty_shards_are_refused() {
         let mut twice = tensors(&[8, 8]);
         twice[1].0 = "t0".to_owned();
-        let error = HfPlan::new(twice, 8).unwrap_err();
+        let error = HfPlan::new(twice, ShardLimit::Bytes(8)).unwrap_err();
         assert!(
             matches!(&error, Error::DuplicateName { name, .. } if name == "t0"),
             "{error}"
         );
-        let error = HfPlan::new(tensors(&[u64::MAX, 1]), 8).unwrap_err();
+        let error = HfPlan::new(tensors(&[u64::MAX, 1]), ShardLimit::Bytes(8)).unwrap_err();
         assert!(matches!(error, Error::DataRange { .. }), "{error}");
         let huge = vec![("t".to_owned(), Dtype::F64, Shape::new([u64::MAX]))];
         assert_eq!(
-            HfPlan::new(huge, 8).unwrap_err().slug(),
+            HfPlan::new(huge, ShardLimit::Bytes(8)).unwrap_err().slug(),
             "tensor/shape-overflow"
         );
-        let error = HfPlan::new(tensors(&[1]), 0).unwrap_err();
-        assert!(matches!(error, Error::ShardSize), "{error}");
+        for limit in [ShardLimit::Bytes(0), ShardLimit::Count(0)] {
+            let error = HfPlan::new(tensors(&[1]), limit).unwrap_err();
+            assert!(matches!(error, Error::ShardSize), "{error}");
+        }
     }
 
     proptest! {
         #[test]
         fn fc_44_the_index_names_exactly_what_the_headers_hold(
             given in proptest::collection::btree_map("\\PC{1,9}", (proptest::sample::select(Dtype::ALL), 0u64..40), 0..12),
-            max in 1u64..200,
+            most in 1u64..200,
+            is_count: bool,
         ) {
+            let limit = if is_count { ShardLimit::Count(most) } else { ShardLimit::Bytes(most) };
             let given: Vec<Given> = given.into_iter().map(|(name, (dtype, n))| (name, dtype, Shape::new([n]))).collect();
-            let plan = HfPlan::new(given.clone(), max).unwrap();
+            let plan = HfPlan::new(given.clone(), limit).unwrap();
             let index = Index::parse(&plan.index_bytes, &Location::default()).unwrap();
             let mut in_headers = BTreeMap::new();
             let mut bytes = 0;

@@ -13,6 +13,7 @@
 //! on a page of the file, where a device reads it without a copy, at the price of less than a page a chunk.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use rialto_tensor::held::{Held, allocated};
@@ -22,6 +23,7 @@ use super::item::TensorItem;
 use super::metadata::{Chunk, Metadata, ObjectEntry, TensorEntry};
 use super::zip::ALIGNMENT;
 use crate::Error;
+use crate::spread::spread;
 
 /// The data of every chunk begins on a multiple of this in its file: a page, and what direct reading asks for.
 pub const DATA_ALIGNMENT: u64 = 4096;
@@ -47,6 +49,37 @@ pub enum Content {
         /// The whole item; objects of equal value share it.
         bytes: Arc<[u8]>,
     },
+}
+
+impl Content {
+    /// Bytes of it, without what stands around them. Errors: [`Error::Tensor`].
+    fn bytes(&self) -> Result<u64, Error> {
+        match self {
+            Content::Chunk {
+                name,
+                dtype,
+                region,
+                ..
+            } => region
+                .shape()
+                .size_bytes(*dtype)
+                .map_err(|source| Error::Tensor {
+                    location: Location::tensor(name.as_ref()),
+                    source,
+                }),
+            Content::Object { bytes, .. } => Ok(bytes.len() as u64),
+        }
+    }
+}
+
+/// How items are split into files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileLimit {
+    /// A file begins when the next item would carry the last one beyond so many bytes. An item that is larger gets a file of
+    /// its own.
+    Bytes(u64),
+    /// So many files of about equal data, or one for each item if there are fewer.
+    Count(u64),
 }
 
 /// A file to be written.
@@ -128,22 +161,39 @@ impl Held for FilePlan {
 }
 
 impl FilePlan {
-    /// Places `contents` in the order given, beginning a file when the next item would carry the last one beyond
-    /// `max_file_bytes`. An item that is larger than that gets a file of its own.
+    /// Places `contents` in the order given.
     ///
     /// Errors: [`Error::PlanConflict`] for a name that is planned with two dtypes or shapes, or twice as an object;
     /// [`Error::Tiling`] with every fault of every tensor; [`Error::Tensor`] for a shape that overflows.
     pub fn new(
         contents: impl IntoIterator<Item = Content>,
-        max_file_bytes: u64,
+        limit: FileLimit,
     ) -> Result<FilePlan, Error> {
         let mut plan = FilePlan {
             files: Vec::new(),
             items: Vec::new(),
             metadata: Metadata::default(),
         };
-        for content in contents {
-            plan.place(content, max_file_bytes)?;
+        match limit {
+            FileLimit::Bytes(most) => {
+                for content in contents {
+                    plan.place(content, most)?;
+                }
+            }
+            FileLimit::Count(files) => {
+                let contents: Vec<Content> = contents.into_iter().collect();
+                let sizes = contents.iter().map(Content::bytes);
+                let sizes = sizes.collect::<Result<Vec<u64>, Error>>()?;
+                let files = NonZeroU64::new(files).unwrap_or(NonZeroU64::MIN);
+                let mut contents = contents.into_iter();
+                for count in spread(&sizes, files) {
+                    for (at, content) in contents.by_ref().take(count).enumerate() {
+                        // Nothing fits in none, so the first one begins a file.
+                        let most = if at == 0 { 0 } else { u64::MAX };
+                        plan.place(content, most)?;
+                    }
+                }
+            }
         }
         let location = Location::default();
         plan.metadata.check_tiling(&location)?;

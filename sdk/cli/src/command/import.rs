@@ -1,12 +1,11 @@
 //! `rialto import SOURCE TARGET`.
 
-use std::time::Instant;
-
-use rialto_checkpoint::store::refuse_overlap;
+use rialto_checkpoint::store::{Store, refuse_overlap};
 use rialto_engine::{ImportPlan, source_config};
 
 use crate::arguments::{Common, Import};
 use crate::bar::Bar;
+use crate::command::{as_one_of, run_options};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::report::Done;
@@ -14,18 +13,28 @@ use crate::{families, interrupt, places};
 
 pub(crate) fn run(import: &Import, common: &Common, output: &Output) -> Result<(), Failure> {
     interrupt::listen()?;
-    let store = places::open(&import.source)?;
+    let (world, launcher) = crate::world::of(&import.run, |name| std::env::var(name).ok())?;
+    let store = places::open_with(&import.source, import.run.access())?;
     refuse_overlap(&import.source, &import.target)?;
     interrupt::check()?;
     let family = families::claim(common, &source_config(store.as_ref())?, output)?;
     let plan = ImportPlan::new(family.as_ref(), store, &import.options.resolve())?;
     interrupt::check()?;
-    let target = places::create(&import.target, import.force)?;
-    let begin = Instant::now();
-    plan.run(family.as_ref(), target, &Bar::new(output))?;
+    let options = run_options(&import.run, (world, launcher), family.as_ref(), output);
+    let has_made = |store: &dyn Store| Ok(plan.has_made(family.as_ref(), &options, store)?);
+    let report = as_one_of(
+        world,
+        &import.target,
+        &import.run,
+        output,
+        has_made,
+        |target| Ok(plan.run(family.as_ref(), target, &options, &Bar::new(output))?),
+    )?;
+    let Some(report) = report else {
+        return Ok(());
+    };
     output.result(&Done {
-        summary: plan.summary(),
+        report: &report,
         place: import.target.display().to_string(),
-        took: begin.elapsed(),
     })
 }

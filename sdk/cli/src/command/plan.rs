@@ -69,7 +69,10 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
     let asked = plan.options.resolve();
     let options = ExportOptions {
         dtype: asked.dtype,
-        ignore: asked.ignore,
+        allow_unmapped: asked.allow_unmapped,
+        filter: asked.filter,
+        mtp: asked.mtp,
+        files: asked.files,
         ..ExportOptions::default()
     };
     let export = ExportPlan::new(family.as_ref(), source, &options)?;
@@ -93,8 +96,7 @@ fn estimate(
     };
     interrupt::listen()?;
     refuse_overlap(&plan.path, place)?;
-    // An older target would be replaced by the conversion, and is not by this.
-    let target = places::create(place, true)?;
+    let target = places::create_beside(place)?;
     let room = target.require_bytes(summary.target.bytes);
     let rates = probe(source, target, &Bar::new(output))?;
     let took = rates.estimate(summary.source.bytes, summary.target.bytes);

@@ -6,14 +6,17 @@ use std::time::Instant;
 
 use rialto_bridge::layout::counted;
 use rialto_bridge::{Bridge, RawConfig};
+use rialto_checkpoint::records::MANIFEST_FILE;
 use rialto_engine::verify::{Report as Found, TensorDifference};
-use rialto_engine::{Contents, VerifyOptions, VerifySource, source_config, verify};
+use rialto_engine::{
+    Audit, Contents, Manifest, VerifyOptions, VerifySource, audit, source_config, verify,
+};
 use serde::Serialize;
 
 use crate::arguments::{Common, Verify};
 use crate::bar::Bar;
 use crate::failure::{DIFFERS, Failure};
-use crate::output::{Output, Report, count};
+use crate::output::{Output, Report, bytes, count};
 use crate::{families, interrupt, places};
 
 /// How many lines of a kind are printed; a document has all of them.
@@ -22,8 +25,12 @@ const SHOWN: usize = 20;
 pub(crate) fn run(asked: &Verify, common: &Common, output: &Output) -> Result<(), Failure> {
     interrupt::listen()?;
     let begin = Instant::now();
+    let theirs = match &asked.theirs {
+        Some(theirs) if !asked.manifest => theirs,
+        file => return against_manifest(&asked.ours, file.as_deref(), begin, output),
+    };
     let ours = VerifySource::open(places::open(&asked.ours)?)?;
-    let theirs = VerifySource::open(places::open(&asked.theirs)?)?;
+    let theirs = VerifySource::open(places::open(theirs)?)?;
     let reference = asked.reference.as_deref().map(read_config).transpose()?;
     interrupt::check()?;
     let options = VerifyOptions {
@@ -76,6 +83,69 @@ pub(crate) fn run(asked: &Verify, common: &Common, output: &Output) -> Result<()
         failure
     });
     output.checked(&Verified { found, seconds }, failure)
+}
+
+/// `rialto verify OURS --manifest`, with a copy of the manifest if it is elsewhere.
+fn against_manifest(
+    ours: &Path,
+    file: Option<&Path>,
+    begin: Instant,
+    output: &Output,
+) -> Result<(), Failure> {
+    let store = places::open(ours)?;
+    let manifest = match file {
+        None => Manifest::read(store.as_ref(), MANIFEST_FILE)?,
+        Some(path) => {
+            let directory = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            let directory = places::open(directory.unwrap_or(Path::new(".")))?;
+            let name = path.file_name().and_then(|name| name.to_str());
+            Manifest::read(directory.as_ref(), name.unwrap_or_default())?
+        }
+    };
+    let audit = audit(&store, &manifest, &Bar::new(output))?;
+    let failure = (!audit.findings.is_empty()).then(|| {
+        let findings = counted(audit.findings.len() as u64, "finding");
+        let message = format!("{} is not what its manifest says: {findings}", audit.place);
+        let mut failure = Failure::own(DIFFERS, message);
+        failure.findings = audit.findings.clone();
+        failure
+    });
+    let seconds = begin.elapsed().as_secs_f64();
+    output.checked(&Audited { audit, seconds }, failure)
+}
+
+/// What an audit found, printed.
+#[derive(Serialize)]
+struct Audited {
+    #[serde(flatten)]
+    audit: Audit,
+    seconds: f64,
+}
+
+impl Report for Audited {
+    fn lines(&self) -> Vec<String> {
+        let audit = &self.audit;
+        let mut lines: Vec<String> = audit.findings.iter().take(SHOWN).cloned().collect();
+        let more = audit.findings.len().saturating_sub(SHOWN);
+        if more > 0 {
+            lines.push(format!("and {more} findings more"));
+        }
+        lines.push(format!(
+            "read {} tensors and {} other files, {} in {:.1} s: {}",
+            count(audit.tensors),
+            count(audit.files),
+            bytes(audit.bytes),
+            self.seconds,
+            if audit.findings.is_empty() {
+                "as written"
+            } else {
+                "not as written"
+            }
+        ));
+        lines
+    }
 }
 
 fn read_config(path: &Path) -> Result<RawConfig, Failure> {

@@ -13,7 +13,6 @@ use rialto_checkpoint::store::Store;
 use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
 use rialto_tensor::{Dtype, Region};
 
-use crate::array::Values;
 use crate::assemble::Part;
 use crate::beside::Beside;
 use crate::copies;
@@ -341,19 +340,29 @@ impl<'a> Contents<'a> {
         pieces.filter(|piece| touches(&piece.param_region, region))
     }
 
+    /// Compares the checksums of what was read only in part.
+    pub(super) fn finish_checks(&self, progress: &dyn Progress) -> Result<(), Error> {
+        match (&self.bound, &self.source.stored) {
+            (Bound::Params(params), Stored::Megatron(checkpoint, _)) => {
+                params.finish_checks(checkpoint, progress)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What a rectangle of a param is made of.
     pub(super) fn values(
         &self,
         param: usize,
         region: &Region,
         verifies: bool,
-    ) -> Result<Vec<Located<'_>>, Error> {
+    ) -> Result<Vec<Part<'_>>, Error> {
         match (&self.bound, &self.source.stored) {
             (Bound::Params(params), Stored::Megatron(checkpoint, beside)) => {
                 let beside = beside.as_ref();
                 let mapping = &self.mapping;
                 let array = params.array(mapping, checkpoint, beside, param, region, verifies)?;
-                Ok(vec![Located {
+                Ok(vec![Part {
                     output: region.clone(),
                     input: region.clone(),
                     values: Box::new(array),
@@ -366,7 +375,7 @@ impl<'a> Contents<'a> {
                     let encoding = found.encodings[piece.tensor].as_ref();
                     let values =
                         encoded::values(self.family, codecs, checkpoint, stored, encoding, at);
-                    Some(Located {
+                    Some(Part {
                         output: piece.param_region.clone(),
                         input: piece.tensor_region.clone(),
                         values,
@@ -377,23 +386,6 @@ impl<'a> Contents<'a> {
             _ => unreachable!("a checkpoint is bound as what it is"),
         }
     }
-}
-
-/// A rectangle of a param, and where its values are.
-pub(super) struct Located<'a> {
-    output: Region,
-    input: Region,
-    values: Box<dyn Values + Sync + 'a>,
-}
-
-/// The same as the parts of an assembly.
-pub(super) fn parts<'a>(located: &'a [Located<'_>]) -> Vec<Part<'a>> {
-    let part = |located: &'a Located<'_>| Part {
-        output: &located.output,
-        array: located.values.as_ref(),
-        input: &located.input,
-    };
-    located.iter().map(part).collect()
 }
 
 /// A rule under which a tensor is a param of its own name.

@@ -8,6 +8,7 @@ use rialto_tensor::{Difference, Dtype};
 use serde::Serialize;
 
 use crate::Error;
+use crate::filter::number_after;
 
 use super::{Compared, Contents, Unit, VerifyOptions};
 
@@ -282,13 +283,6 @@ impl Report {
         let holds_same = self.differences.is_empty() && self.findings.is_empty();
         self.digest = holds_same.then(|| digest.to_owned());
     }
-}
-
-/// The number that follows a component of a dotted name.
-fn number_after(name: &str, component: &str) -> Option<u64> {
-    let mut components = name.split('.');
-    components.find(|found| *found == component)?;
-    components.next()?.parse().ok()
 }
 
 /// A name without what stands before the last number, and without its ending: `gate_proj`, `self_attn.o_proj`.

@@ -10,7 +10,7 @@ use crate::hf::tests::state_of;
 use crate::store::faulty::Call;
 use crate::store::{Fault, Faults, FaultyStore, LocalStore, MemoryStore};
 use crate::torch_dist::pickle::PickleWriter;
-use crate::torch_dist::plan::{Body, Content, FilePlan};
+use crate::torch_dist::plan::{Body, Content, FileLimit, FilePlan};
 use crate::torch_dist::{
     TensorEntry, common_pt, common_state, description_bytes, empty_extra_state, object_item,
 };
@@ -28,7 +28,7 @@ fn sample() -> MemoryStore {
         bytes: object_item(&empty_extra_state()).unwrap().into(),
     };
     // So small that every item has a file of its own.
-    let plan = FilePlan::new([half(0), half(2), object], 1).unwrap();
+    let plan = FilePlan::new([half(0), half(2), object], FileLimit::Bytes(1)).unwrap();
     let store = MemoryStore::new("iter_0000042");
     for item in plan.items() {
         let bytes = match &item.body {

@@ -58,7 +58,7 @@ fn items_follow_each_other_with_their_data_on_pages_and_without_overlap() {
         // Without a byte of data.
         whole("c", [0, 4]),
     ];
-    let plan = FilePlan::new(contents, u64::MAX).unwrap();
+    let plan = FilePlan::new(contents, FileLimit::Bytes(u64::MAX)).unwrap();
     assert_eq!(plan.files().len(), 1);
     assert_placed(&plan);
     // Two objects of 100 bytes do not take a page each.
@@ -81,14 +81,14 @@ proptest! {
                 }
             })
         };
-        let plan = FilePlan::new(contents(0), max).unwrap();
+        let plan = FilePlan::new(contents(0), FileLimit::Bytes(max)).unwrap();
         assert_placed(&plan);
         // A file is longer than it may be only if it holds a single item.
         for (file, planned) in plan.files().iter().enumerate() {
             let items = plan.items().iter().filter(|item| item.file == file).count();
             prop_assert!(planned.len <= max || items == 1);
         }
-        let other = FilePlan::new(contents(1), max).unwrap();
+        let other = FilePlan::new(contents(1), FileLimit::Bytes(max)).unwrap();
         let places = |plan: &FilePlan| plan.items().iter().map(|item| (item.file, item.bytes())).collect::<Vec<_>>();
         prop_assert_eq!(places(&plan), places(&other));
         prop_assert_eq!(plan.files(), other.files());
@@ -103,7 +103,7 @@ fn a_full_file_is_followed_by_another_and_a_large_item_has_its_own() {
         whole("c", [100, 100]),
         whole("d", [1, 1]),
     ];
-    let plan = FilePlan::new(contents, 12_000).unwrap();
+    let plan = FilePlan::new(contents, FileLimit::Bytes(12_000)).unwrap();
     let names: Vec<&str> = plan.files().iter().map(|file| &*file.name).collect();
     assert_eq!(names, ["__0_0.distcp", "__0_1.distcp", "__0_2.distcp"]);
     let files: Vec<usize> = plan.items().iter().map(|item| item.file).collect();
@@ -114,7 +114,7 @@ fn a_full_file_is_followed_by_another_and_a_large_item_has_its_own() {
 
 #[test]
 fn nothing_to_store_needs_no_file() {
-    let plan = FilePlan::new([], 1).unwrap();
+    let plan = FilePlan::new([], FileLimit::Bytes(1)).unwrap();
     assert!(plan.files().is_empty() && plan.items().is_empty());
 }
 
@@ -132,17 +132,21 @@ fn conflicting_contents_are_refused() {
             chunk("a", [2, 2], Region::new([0, 0], [0, 2])),
         ],
     ] {
-        let error = FilePlan::new(contents, 1 << 20).unwrap_err();
+        let error = FilePlan::new(contents, FileLimit::Bytes(1 << 20)).unwrap_err();
         assert!(matches!(error, Error::PlanConflict { .. }), "{error}");
     }
-    let error = FilePlan::new([half([2, 2])], 1 << 20).unwrap_err();
+    let error = FilePlan::new([half([2, 2])], FileLimit::Bytes(1 << 20)).unwrap_err();
     assert!(
         error
             .to_string()
             .contains("a [2, 2]: [1, 0]+[1, 2] is not covered"),
         "{error}"
     );
-    let error = FilePlan::new([whole("big", [1 << 40, 1 << 40])], 1 << 20).unwrap_err();
+    let error = FilePlan::new(
+        [whole("big", [1 << 40, 1 << 40])],
+        FileLimit::Bytes(1 << 20),
+    )
+    .unwrap_err();
     assert!(error.to_string().contains("tensor big"), "{error}");
 }
 
@@ -157,7 +161,7 @@ fn what_chunks_share_is_held_once() {
             shape: Arc::clone(&shape),
             region: Region::new([row, 0], [1, 4]),
         };
-        FilePlan::new((0..count).map(row), u64::MAX).unwrap()
+        FilePlan::new((0..count).map(row), FileLimit::Bytes(u64::MAX)).unwrap()
     };
     let plan = rows(1000);
     let [first, .., last] = plan.items() else {

@@ -43,14 +43,18 @@ pub(crate) fn take_out(
     for stored in inventory.iter() {
         if let Some(pattern) = taken.get(stored.name.as_str()) {
             let elements = stored.shape.elements()?;
-            Skipped::count(&mut skipped, &format!("--ignore {pattern}"), elements)?;
+            Skipped::count(
+                &mut skipped,
+                &format!("--allow-unmapped {pattern}"),
+                elements,
+            )?;
         }
     }
     let used: HashSet<&String> = taken.values().copied().collect();
     let taken: HashSet<String> = taken.into_keys().map(str::to_owned).collect();
     inventory.retain(|stored| !taken.contains(&stored.name));
     let unused = patterns.iter().filter(|pattern| !used.contains(pattern));
-    let notices =
-        unused.map(|pattern| format!("--ignore {pattern:?} matches nothing that is left over"));
+    let notices = unused
+        .map(|pattern| format!("--allow-unmapped {pattern:?} matches nothing that is left over"));
     Ok((skipped, notices.collect()))
 }

@@ -1,0 +1,125 @@
+//! How a conversion is run: options that change nothing of the result.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::{Args, ValueEnum};
+use rialto_checkpoint::store::Access;
+use rialto_engine::HashChoice;
+
+/// What a user may ask of a run, in either direction.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "How it is run")]
+pub(crate) struct RunFlags {
+    /// Replace the target if it exists, as a whole and only when the new one is complete
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Go on where an earlier attempt at this target ended, if there was one; its source and options must be the same
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// Memory for data at a time, at least 64MiB; plan, index and the program itself come on top
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    memory_budget: ByteSize,
+    /// Tensors that are worked on at once, as far as memory allows [default: twice the cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Digest of every tensor, in a manifest in the result that `verify --manifest` reads
+    #[arg(long, value_name = "WHAT", default_value = "blake3")]
+    hash: Hash,
+    /// How files are read and written; `auto` passes the system's cache by where the file system can
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: Io,
+    /// Which of several processes this is, from 0; each writes files of its own [default: as a launcher says]
+    #[arg(long, value_name = "N", requires = "world_size")]
+    pub(crate) rank: Option<u64>,
+    /// How many processes do this together, over one file system [default: as a launcher says, else 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    pub(crate) world_size: Option<u64>,
+    /// How long rank 0 waits for others that make no progress
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    rank_timeout: u64,
+    /// How often what is done is made durable: what a killed run loses at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    sync_every: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Hash {
+    /// BLAKE3
+    Blake3,
+    /// No digests, and no manifest
+    None,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Io {
+    /// Direct where the file system can, else buffered
+    Auto,
+    /// Direct, or an error
+    Direct,
+    /// Through the system's cache
+    Buffered,
+}
+
+impl RunFlags {
+    /// How files are opened.
+    pub(crate) fn access(&self) -> Access {
+        match self.io {
+            Io::Auto => Access::Auto,
+            Io::Direct => Access::Direct,
+            Io::Buffered => Access::Buffered,
+        }
+    }
+
+    /// But for the world, which the environment may say.
+    pub(crate) fn resolve(&self) -> rialto_engine::RunOptions {
+        rialto_engine::RunOptions {
+            threads: self.threads.map_or(0, |threads| threads as usize),
+            memory_budget_bytes: self.memory_budget.as_u64(),
+            hash: match self.hash {
+                Hash::Blake3 => HashChoice::Blake3,
+                Hash::None => HashChoice::None,
+            },
+            is_resumed: self.resume,
+            patience: Duration::from_secs(self.rank_timeout),
+            sync_every: Duration::from_secs(self.sync_every),
+            ..rialto_engine::RunOptions::default()
+        }
+    }
+}
+
+/// Which part of a model a conversion writes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "A part of the model only")]
+pub(crate) struct FilterFlags {
+    /// Layers to convert, such as 0-3,78, as the Hugging Face side numbers them; what is in no layer stays
+    #[arg(long, value_name = "RANGES", value_parser = ranges)]
+    layers: Option<Ranges>,
+    /// Experts to convert, such as 0-7, where each is a tensor of its own
+    #[arg(long, value_name = "RANGES", value_parser = ranges)]
+    experts: Option<Ranges>,
+    /// Convert only tensors of these Hugging Face names; `*` stands for anything; may be given more than once
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String>,
+    /// Leave out tensors of these Hugging Face names; may be given more than once
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+}
+
+/// Numbers as a user writes them.
+pub(crate) type Ranges = rialto_engine::Ranges;
+
+fn ranges(text: &str) -> Result<Ranges, String> {
+    text.parse()
+}
+
+impl FilterFlags {
+    pub(crate) fn resolve(&self) -> rialto_engine::Filter {
+        rialto_engine::Filter {
+            layers: self.layers.clone(),
+            experts: self.experts.clone(),
+            include: self.include.clone(),
+            exclude: self.exclude.clone(),
+        }
+    }
+}

@@ -1,0 +1,527 @@
+//! Running a plan: in units, on every core, under a budget of memory, by one process or by many, safe to kill.
+//!
+//! ```text
+//! plan -> units (fixed by the plan alone)
+//!      -> lanes: read, decode, hash, write                     each process its own files
+//!      -> journal: units that are durable                      an attempt goes on where all journals end
+//!      -> all units there? small files, manifest, report       the first process alone
+//!      -> commit: synced, then renamed
+//! ```
+
+mod allot;
+mod conversion;
+mod digest;
+mod journal;
+mod lanes;
+mod manifest;
+mod report;
+mod small;
+mod unit;
+mod world;
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rialto_checkpoint::records::{MANIFEST_FILE, REPORT_FILE};
+use rialto_checkpoint::store::{DIRECT_BLOCK, Journal, Store, Target, read_whole};
+use serde_json::{Map, Value};
+
+use crate::{Error, Progress, Summary};
+use allot::{Allotment, allot};
+use digest::Digest;
+use journal::{Header, Past};
+use lanes::{Lanes, Surroundings, group_at, joined};
+
+pub use allot::{DEFAULT_MEMORY_BUDGET_BYTES, LEAST_MEMORY_BUDGET_BYTES};
+pub(crate) use conversion::{Conversion, DataFile, Entry, Reading, WriteAt};
+pub use manifest::{DataFileEntry, Manifest, TensorDigest};
+pub use report::{ResultReport, RunReport, SourceReport};
+pub use small::FileDigest;
+pub(crate) use small::SmallFiles;
+pub(crate) use unit::{Frame, Output};
+pub use world::World;
+
+/// How often the first of several processes looks whether the others are done.
+const POLL: Duration = Duration::from_millis(200);
+
+/// Longest report that is looked into.
+const REPORT_LIMIT: u64 = 64 << 20;
+
+/// Whether what is written is hashed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HashChoice {
+    /// BLAKE3 of every tensor, in a manifest in the result.
+    #[default]
+    Blake3,
+    /// No digests and no manifest.
+    None,
+}
+
+/// How a plan is run. Nothing here changes a byte of the result but for [`RunOptions::hash`], which adds the manifest.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Units that are worked on at once; 0 for twice the cores, at least 4.
+    pub threads: usize,
+    /// Memory for data buffers, at least [`LEAST_MEMORY_BUDGET_BYTES`]; the plan and the program come on top.
+    pub memory_budget_bytes: u64,
+    /// Whether what is written is hashed.
+    pub hash: HashChoice,
+    /// Whether a target that holds another plan's beginnings is refused; else they are begun anew.
+    pub is_resumed: bool,
+    /// Which of the processes this is that do the run together.
+    pub world: World,
+    /// How long the first process waits for others that make no progress.
+    pub patience: Duration,
+    /// How often what is done is made durable: what a killed run loses at most.
+    pub sync_every: Duration,
+    /// What the report says of the application.
+    pub about: Map<String, Value>,
+}
+
+impl Default for RunOptions {
+    fn default() -> RunOptions {
+        RunOptions {
+            threads: 0,
+            memory_budget_bytes: DEFAULT_MEMORY_BUDGET_BYTES,
+            hash: HashChoice::Blake3,
+            is_resumed: false,
+            world: World::ALONE,
+            patience: Duration::from_secs(600),
+            sync_every: Duration::from_secs(5),
+            about: Map::new(),
+        }
+    }
+}
+
+impl RunOptions {
+    fn check(&self) -> Result<(), Error> {
+        if self.memory_budget_bytes < LEAST_MEMORY_BUDGET_BYTES {
+            return Err(Error::Budget {
+                budget: self.memory_budget_bytes,
+                needed: LEAST_MEMORY_BUDGET_BYTES,
+            });
+        }
+        let World { rank, size } = self.world;
+        if rank >= size {
+            return Err(Error::World { rank, size });
+        }
+        Ok(())
+    }
+
+    fn lanes(&self) -> usize {
+        match self.threads {
+            0 => {
+                let cores = std::thread::available_parallelism();
+                (2 * cores.map_or(2, std::num::NonZero::get)).max(4)
+            }
+            threads => threads,
+        }
+    }
+}
+
+/// Runs a conversion into a target. `summary` is what the report says of the plan.
+///
+/// Errors: what is wrong with the source or the target; [`Error::Cancelled`]. If units are durable by then and another attempt
+/// could use them, the target keeps them and the error is [`Error::Suspended`]; else the target is as it was before.
+pub(crate) fn run(
+    conversion: &dyn Conversion,
+    summary: &Summary,
+    target: Box<dyn Target>,
+    options: &RunOptions,
+    progress: &dyn Progress,
+) -> Result<RunReport, Error> {
+    options.check()?;
+    let begin = Instant::now();
+    let header = header(conversion, options)?;
+    if options.world.rank == 0 {
+        // Nothing is committed before the first process has had its say.
+        conversion.check_before(progress)?;
+    }
+    let name = options.world.rank.to_string();
+    let (journal, past) = journal::open(target.as_ref(), &name, &header, options.is_resumed)?;
+    let attempt = Attempt {
+        conversion,
+        summary,
+        target: target.as_ref(),
+        options,
+        progress,
+        header: &header,
+        begin,
+        alive: Mutex::default(),
+    };
+    let outcome = attempt.run(journal.as_ref(), &past);
+    let has_begun = || -> bool {
+        let past = Past::of(target.as_ref(), &header);
+        past.is_ok_and(|past| !past.units.is_empty())
+    };
+    match outcome {
+        Ok(report) if options.world.rank == 0 => {
+            // The journal is in what the commit removes.
+            drop(journal);
+            target.commit()?;
+            tracing::info!(target: "rialto::engine", bytes = report.bytes, "committed");
+            Ok(report)
+        }
+        Ok(report) => {
+            drop(journal);
+            target.suspend()?;
+            Ok(report)
+        }
+        // Others may be at work in what this process would remove.
+        Err(error) if options.world.size > 1 || is_worth_another_try(&error) && has_begun() => {
+            let place = target.name().to_owned();
+            drop(journal);
+            target.suspend()?;
+            let source = Box::new(error);
+            Err(Error::Suspended { place, source })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a directory is the result of this conversion, of this source as it is now, by what its report says. A process among
+/// several that comes late finds it so.
+///
+/// Errors: those of looking at the source; a directory that cannot be read is no result.
+pub(crate) fn has_made(
+    conversion: &dyn Conversion,
+    options: &RunOptions,
+    store: &dyn Store,
+) -> Result<bool, Error> {
+    let header = header(conversion, options)?;
+    let report = read_whole(store, REPORT_FILE, REPORT_LIMIT);
+    let report = report
+        .ok()
+        .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    let said = |pointer| report.as_ref()?.pointer(pointer)?.as_str();
+    Ok(said("/result/plan_blake3") == Some(&header.plan)
+        && said("/source/stamps_blake3") == Some(&stamps_digest(&header)?))
+}
+
+/// Digest of what the files of a source look like.
+fn stamps_digest(header: &Header) -> Result<String, Error> {
+    let stamps = serde_json::to_string(&header.source);
+    let stamps = stamps.map_err(|error| Error::journal(&error.to_string()))?;
+    Ok(digest::hex(blake3::hash(stamps.as_bytes()).as_bytes()))
+}
+
+/// Whether what was wrong may be right the next time: a disk, a network, a user's wish. Corrupt data stay corrupt.
+fn is_worth_another_try(error: &Error) -> bool {
+    matches!(error.code(), 5 | 6 | 9)
+}
+
+/// What is made of what.
+fn header(conversion: &dyn Conversion, options: &RunOptions) -> Result<Header, Error> {
+    let mut hasher = blake3::Hasher::new();
+    conversion.identify(&mut hasher);
+    let mut say = |text: String| {
+        hasher.update(text.as_bytes());
+    };
+    say(format!("{:?}\n", options.hash));
+    for file in conversion.files() {
+        say(format!("{file:?}\n"));
+        for position in file.outputs.clone() {
+            let output = conversion.output(position);
+            let frame = output.frame.as_ref().map(|frame| frame.offset);
+            say(format!(
+                "{} {:?} {} {:?} {frame:?}\n",
+                output.subject, output.region, output.dtype, output.data
+            ));
+        }
+    }
+    let plan = digest::hex(hasher.finalize().as_bytes());
+    Ok(Header::new(
+        conversion.direction(),
+        plan,
+        conversion.stamps()?,
+    ))
+}
+
+/// One attempt of one process.
+struct Attempt<'a> {
+    conversion: &'a dyn Conversion,
+    summary: &'a Summary,
+    target: &'a dyn Target,
+    options: &'a RunOptions,
+    progress: &'a dyn Progress,
+    header: &'a Header,
+    begin: Instant,
+    /// Journals of other processes that were seen held.
+    alive: Mutex<BTreeSet<String>>,
+}
+
+impl Attempt<'_> {
+    fn run(&self, journal: &dyn Journal, past: &Past) -> Result<RunReport, Error> {
+        let conversion = self.conversion;
+        let lengths: Vec<u64> = conversion.files().iter().map(|file| file.len).collect();
+        let owned = self.options.world.owned(&lengths);
+        let is_alone = self.options.world.size == 1;
+        if is_alone && past.units.is_empty() {
+            let data: u64 = lengths.iter().sum();
+            self.target
+                .require_bytes(data.saturating_add(conversion.small_bytes()))?;
+        }
+        let files = conversion.files().iter().zip(&owned);
+        for (file, _) in files.filter(|(_, is_owned)| **is_owned) {
+            self.target.reopen(&file.name)?.reserve(file.len)?;
+        }
+        let allotment = self.allotment(&owned)?;
+        let (all, done) = self.bytes(&owned, past);
+        self.progress.begin(conversion.direction().verb(), all);
+        self.progress.advance(done);
+        let around = Surroundings {
+            conversion,
+            target: self.target,
+            journal,
+            progress: self.progress,
+            past,
+            owned: &owned,
+            watch: &|| drop(self.watch()),
+        };
+        let hashes = self.options.hash == HashChoice::Blake3;
+        let lanes = Lanes::new(&around, allotment, hashes, self.options.sync_every);
+        let digests = lanes.run();
+        self.progress.end();
+        let digests = digests?;
+        if self.options.world.rank > 0 {
+            return self.report(allotment, done, None);
+        }
+        let digests = match is_alone {
+            true => digests,
+            false => self.await_others(digests, &owned)?,
+        };
+        self.finish(allotment, done, &digests)
+    }
+
+    /// Looks which other processes are at work; returns the journals of those that were and have ended. A file system that cannot
+    /// say is not asked again in vain: whoever makes no progress is noticed all the same, if later.
+    fn watch(&self) -> BTreeSet<String> {
+        let mut ended = BTreeSet::new();
+        if self.options.world == World::ALONE {
+            return ended;
+        }
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in self.target.journals().unwrap_or_default() {
+            match self.target.is_held(&name) {
+                Ok(Some(true)) => {
+                    alive.insert(name);
+                }
+                Ok(Some(false)) if alive.contains(&name) => {
+                    ended.insert(name);
+                }
+                _ => {}
+            }
+        }
+        ended
+    }
+
+    /// Bytes of the outputs in the owned files, and how many of them are done.
+    fn bytes(&self, owned: &[bool], past: &Past) -> (u64, u64) {
+        let (mut all, mut done) = (0, 0);
+        self.each_group(owned, |group| {
+            for output in &group.outputs {
+                all += output.data.len();
+                for id in group.ids().filter(|id| past.units.contains_key(id)) {
+                    done += group.bytes_of(output, id.number).len();
+                }
+            }
+        });
+        (all, done)
+    }
+
+    fn each_group(&self, owned: &[bool], mut visit: impl FnMut(unit::Group)) {
+        for (file, _) in self
+            .conversion
+            .files()
+            .iter()
+            .zip(owned)
+            .filter(|(_, is_owned)| **is_owned)
+        {
+            let mut position = file.outputs.start;
+            while let Some(group) = group_at(self.conversion, position, file) {
+                position += group.outputs.len();
+                visit(group);
+            }
+        }
+    }
+
+    /// How many lanes, and how much each holds. Errors: [`Error::Budget`].
+    fn allotment(&self, owned: &[bool]) -> Result<Allotment, Error> {
+        let mut groups = Vec::new();
+        self.each_group(owned, |group| {
+            let reading = self.conversion.reading(group.outputs[0].subject);
+            groups.push((reading, group));
+        });
+        allot(
+            self.options.memory_budget_bytes,
+            self.options.lanes(),
+            |band, whole| {
+                let needs = groups
+                    .iter()
+                    .map(|(reading, group)| reading.lane_bytes(group, band, whole));
+                // Besides: runs that are read together, and what a direct call passes through on each side.
+                needs.max().unwrap_or_default() + crate::array::WINDOW_BYTES + 2 * DIRECT_BLOCK
+            },
+        )
+    }
+
+    /// Waits until the journals say that every unit of every file is done, and adds the digests of what others did.
+    ///
+    /// Errors: [`Error::OthersStopped`] if none of them makes progress for too long, or one that was at work has ended.
+    fn await_others(
+        &self,
+        mut digests: Vec<Option<Digest>>,
+        owned: &[bool],
+    ) -> Result<Vec<Option<Digest>>, Error> {
+        let others: Vec<bool> = owned.iter().map(|is_owned| !is_owned).collect();
+        let mut units = Vec::new();
+        self.each_group(&others, |group| units.extend(group.ids()));
+        let files: Vec<usize> = (0..others.len()).filter(|&file| others[file]).collect();
+        let (mut seen, mut since) = (0, Instant::now());
+        let past = loop {
+            if self.progress.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            // Asked before the journals are read: who ended in between had its say by then.
+            let ended = self.watch();
+            let begin = Instant::now();
+            let past = Past::of(self.target, self.header)?;
+            let is_done = units.iter().all(|id| past.units.contains_key(id))
+                && files.iter().all(|file| past.fixed.contains(file));
+            if is_done {
+                break past;
+            }
+            let missing = units
+                .iter()
+                .filter(|id| !past.units.contains_key(id))
+                .count();
+            let found = past.units.len() + past.fixed.len();
+            if found > seen {
+                (seen, since) = (found, Instant::now());
+            }
+            let owners = self.owners_missing(&past);
+            let has_ended = ended.iter().any(|name| owners.contains(name));
+            if has_ended || since.elapsed() >= self.options.patience {
+                return Err(Error::OthersStopped {
+                    place: self.target.name().to_owned(),
+                    ranks: owners.into_iter().collect(),
+                    missing: missing as u64,
+                    waited: since.elapsed(),
+                });
+            }
+            // Reading takes longer the more there is to read: never half of the time.
+            std::thread::sleep(POLL.max(2 * begin.elapsed()));
+        };
+        let mut failed = None;
+        self.each_group(&others, |group| {
+            let parts: Vec<_> = group.ids().map(|id| past.units.get(&id).cloned()).collect();
+            match joined(&group, &parts, self.options.hash == HashChoice::Blake3) {
+                Ok(joined) => {
+                    for (position, (_, digest)) in (group.first..).zip(joined) {
+                        digests[position] = digest;
+                    }
+                }
+                Err(error) => failed = Some(error),
+            }
+        });
+        failed.map_or(Ok(digests), Err)
+    }
+
+    /// The processes in whose files something is not done, as their journals are called.
+    fn owners_missing(&self, past: &Past) -> BTreeSet<String> {
+        let lengths: Vec<u64> = self
+            .conversion
+            .files()
+            .iter()
+            .map(|file| file.len)
+            .collect();
+        let size = self.options.world.size;
+        let ranks = (1..size).filter(|&rank| {
+            let owned = World { rank, size }.owned(&lengths);
+            let mut is_done =
+                (0..owned.len()).all(|file| !owned[file] || past.fixed.contains(&file));
+            self.each_group(&owned, |group| {
+                is_done = is_done && group.ids().all(|id| past.units.contains_key(&id));
+            });
+            !is_done
+        });
+        ranks.map(|rank| rank.to_string()).collect()
+    }
+
+    /// Writes all that is no tensor data and removes what is not of this plan.
+    fn finish(
+        &self,
+        allotment: Allotment,
+        done: u64,
+        digests: &[Option<Digest>],
+    ) -> Result<RunReport, Error> {
+        let mut small = SmallFiles::new(self.target, self.progress);
+        self.conversion.write_small(&mut small)?;
+        let mut names: BTreeSet<String> =
+            small.written.iter().map(|file| file.name.clone()).collect();
+        names.extend(self.conversion.files().iter().map(|file| file.name.clone()));
+        names.insert(REPORT_FILE.to_owned());
+        let manifest = match self.options.hash {
+            HashChoice::None => None,
+            HashChoice::Blake3 => {
+                let written = std::mem::take(&mut small.written);
+                let text = Manifest::new(self.conversion, digests, written)?.text()?;
+                small.write(MANIFEST_FILE, text.as_bytes())?;
+                names.insert(MANIFEST_FILE.to_owned());
+                Some(digest::hex(blake3::hash(text.as_bytes()).as_bytes()))
+            }
+        };
+        // What was read is what the header says only if nobody wrote to it meanwhile.
+        let mut now = self.header.clone();
+        now.source = self.conversion.stamps()?;
+        now.check(self.header, self.target.name())?;
+        let report = self.report(allotment, done, manifest)?;
+        small.write(REPORT_FILE, report.text()?.as_bytes())?;
+        self.target.retain(&names)?;
+        Ok(report)
+    }
+
+    fn report(
+        &self,
+        allotment: Allotment,
+        done: u64,
+        manifest_blake3: Option<String>,
+    ) -> Result<RunReport, Error> {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let mut not_verified = vec![
+            "the source's own correctness: values are carried as they are".to_owned(),
+            "the result, by reading it again: `rialto verify` does that".to_owned(),
+        ];
+        if manifest_blake3.is_none() && self.options.world.rank == 0 {
+            not_verified.push("digests: hashing was off".to_owned());
+        }
+        Ok(RunReport {
+            schema: 1,
+            rialto: env!("CARGO_PKG_VERSION").to_owned(),
+            about: self.options.about.clone(),
+            began_unix_s: now.saturating_sub(self.begin.elapsed()).as_secs(),
+            seconds: self.begin.elapsed().as_secs_f64(),
+            bytes: self.summary.target.bytes,
+            bytes_found_done: done,
+            rank: self.options.world.rank,
+            world_size: self.options.world.size,
+            threads: allotment.lanes,
+            memory_budget_bytes: self.options.memory_budget_bytes,
+            source: SourceReport {
+                files: self.header.source.len() as u64,
+                bytes: self.header.source.values().map(|stamp| stamp.len).sum(),
+                stamps_blake3: stamps_digest(self.header)?,
+            },
+            result: ResultReport {
+                place: self.target.name().to_owned(),
+                manifest_blake3,
+                plan_blake3: self.header.plan.clone(),
+            },
+            summary: self.summary.clone(),
+            not_verified,
+        })
+    }
+}

@@ -1,0 +1,540 @@
+//! Units at work: read, transformed, hashed and written by as many lanes as memory allows, each at its own.
+//!
+//! ```text
+//! cursor ── unit ──> lane: read a band -> decode, cast, pad, cut -> checksum, digest -> write   (again until the unit is done)
+//!                      │
+//!                      └─ record ──> pending ──(every so often)──> sync the files, append to the journal
+//! ```
+//!
+//! While one lane waits for a read and another for a write, a third computes: that is the pipeline, and what lies in it is at
+//! most a band a lane. Which lane does what changes nothing of the result.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rialto_checkpoint::store::{Journal, PageBuffer, Sink, Target};
+use rialto_tensor::Region;
+
+use super::allot::Allotment;
+use super::conversion::{Conversion, DataFile};
+use super::digest::{Digest, PartDigest, PartHasher, Wanted, join};
+use super::journal::{Past, Record, line};
+use super::unit::{Group, Output, UnitId};
+use crate::array::usize_range;
+use crate::assemble::{Buffers, bands_of};
+use crate::checks::Check;
+use crate::runs::runs;
+use crate::{Error, Progress};
+
+/// Bytes after which what is done is made durable, however soon.
+const SYNC_BYTES: u64 = 1 << 30;
+
+/// What all lanes share.
+pub(crate) struct Lanes<'a> {
+    pub(crate) conversion: &'a dyn Conversion,
+    pub(crate) target: &'a dyn Target,
+    pub(crate) journal: &'a dyn Journal,
+    pub(crate) progress: &'a dyn Progress,
+    pub(crate) past: &'a Past,
+    pub(crate) owned: &'a [bool],
+    /// Called every so often while the lanes work.
+    pub(crate) watch: &'a (dyn Fn() + Sync),
+    pub(crate) allotment: Allotment,
+    pub(crate) hashes: bool,
+    /// How often what is done is made durable.
+    pub(crate) sync_every: Duration,
+    cursor: Mutex<Cursor>,
+    pending: Mutex<Pending>,
+    /// Digest of each output that is done, by position.
+    digests: Mutex<Vec<Option<Digest>>>,
+    /// What went wrong first.
+    failure: Mutex<Option<Error>>,
+    must_stop: AtomicBool,
+}
+
+/// A file being written. It closes when nobody has work in it and its last sync is done.
+#[derive(Debug)]
+struct OpenFile {
+    number: usize,
+    sink: Box<dyn Sink>,
+}
+
+/// A group being written.
+struct Work {
+    group: Group,
+    file: Arc<OpenFile>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Of each unit, the parts of the outputs.
+    parts: Vec<Option<Vec<PartDigest>>>,
+    missing: usize,
+}
+
+/// What a lane takes.
+enum Task {
+    Unit(Arc<Work>, u64),
+    Fixed(Arc<OpenFile>),
+}
+
+/// Where the next task is. The lane that advances it is the one that changes it.
+#[derive(Default)]
+struct Cursor {
+    file: usize,
+    /// The next output of that file, once it has been looked at.
+    position: Option<usize>,
+    open: Option<Arc<OpenFile>>,
+    group: Option<(Arc<Work>, u64)>,
+}
+
+/// What is done and not durable.
+struct Pending {
+    /// Lines of units whose bytes have agreed with the checksums of their sources.
+    records: String,
+    /// Lines of units of whose sources not all has been read.
+    unproven: Vec<(String, Vec<Arc<Check>>)>,
+    files: Vec<Arc<OpenFile>>,
+    bytes: u64,
+    since: Instant,
+}
+
+impl Pending {
+    fn empty() -> Pending {
+        Pending {
+            records: String::new(),
+            unproven: Vec::new(),
+            files: Vec::new(),
+            bytes: 0,
+            since: Instant::now(),
+        }
+    }
+
+    /// All that may be made durable; what is unproven stays, with its files.
+    fn take(&mut self) -> Pending {
+        let mut batch = std::mem::replace(self, Pending::empty());
+        for (line, checks) in std::mem::take(&mut batch.unproven) {
+            if checks.iter().all(|check| check.has_agreed()) {
+                batch.records.push_str(&line);
+            } else {
+                self.unproven.push((line, checks));
+            }
+        }
+        if !self.unproven.is_empty() {
+            self.files = batch.files.clone();
+        }
+        batch
+    }
+}
+
+/// What a lane keeps from one unit to the next.
+#[derive(Default)]
+struct Memory {
+    buffers: Buffers,
+    columns: PageBuffer,
+}
+
+/// What a run needs of its surroundings.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) conversion: &'a dyn Conversion,
+    pub(crate) target: &'a dyn Target,
+    pub(crate) journal: &'a dyn Journal,
+    pub(crate) progress: &'a dyn Progress,
+    pub(crate) past: &'a Past,
+    pub(crate) owned: &'a [bool],
+    pub(crate) watch: &'a (dyn Fn() + Sync),
+}
+
+impl<'a> Lanes<'a> {
+    pub(crate) fn new(
+        around: &Surroundings<'a>,
+        allotment: Allotment,
+        hashes: bool,
+        sync_every: Duration,
+    ) -> Lanes<'a> {
+        let outputs = around
+            .conversion
+            .files()
+            .last()
+            .map_or(0, |file| file.outputs.end);
+        Lanes {
+            conversion: around.conversion,
+            target: around.target,
+            journal: around.journal,
+            progress: around.progress,
+            past: around.past,
+            owned: around.owned,
+            watch: around.watch,
+            allotment,
+            hashes,
+            sync_every,
+            cursor: Mutex::default(),
+            pending: Mutex::new(Pending::empty()),
+            digests: Mutex::new(vec![None; outputs]),
+            failure: Mutex::new(None),
+            must_stop: AtomicBool::new(false),
+        }
+    }
+
+    /// Does all that is not done in the owned files. What was done by then is in the journal also after an error.
+    ///
+    /// Errors: what went wrong first. Returns the digest of each output of those files.
+    pub(crate) fn run(self) -> Result<Vec<Option<Digest>>, Error> {
+        std::thread::scope(|scope| {
+            for _ in 1..self.allotment.lanes {
+                scope.spawn(|| self.lane());
+            }
+            self.lane();
+        });
+        let failure = self
+            .failure
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        // What is left to compare is compared only if there is a result to be had.
+        let compared = match failure {
+            Some(error) => Err(error),
+            None => self.conversion.check_after(self.progress),
+        };
+        let last = locked(&self.pending).take();
+        let synced = sync(self.journal, last);
+        compared.and(synced)?;
+        Ok(self
+            .digests
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn lane(&self) {
+        let mut memory = Memory::default();
+        while !self.must_stop.load(Ordering::Relaxed) {
+            let done = match self.next() {
+                Ok(None) => return,
+                Ok(Some(Task::Fixed(file))) => self.write_fixed(file),
+                Ok(Some(Task::Unit(work, number))) => self.write_unit(&work, number, &mut memory),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = done {
+                self.must_stop.store(true, Ordering::Relaxed);
+                locked(&self.failure).get_or_insert(error);
+            }
+        }
+    }
+
+    fn wanted(&self, output: &Output) -> Wanted {
+        Wanted {
+            crc32: output.frame.is_some(),
+            digest: self.hashes,
+        }
+    }
+
+    /// The next task, if there is any left.
+    fn next(&self) -> Result<Option<Task>, Error> {
+        let mut cursor = locked(&self.cursor);
+        loop {
+            if let Some((work, number)) = &mut cursor.group {
+                let work = Arc::clone(work);
+                let id = |number| UnitId {
+                    group: work.group.first,
+                    number,
+                };
+                while *number < work.group.units() {
+                    let this = *number;
+                    *number += 1;
+                    if !self.past.units.contains_key(&id(this)) {
+                        return Ok(Some(Task::Unit(work, this)));
+                    }
+                }
+                cursor.group = None;
+            }
+            let Some(file) = self.conversion.files().get(cursor.file) else {
+                return Ok(None);
+            };
+            if !self.owned[cursor.file] {
+                cursor.file += 1;
+                continue;
+            }
+            let Some(position) = cursor.position else {
+                cursor.position = Some(file.outputs.start);
+                if !self.past.fixed.contains(&cursor.file) {
+                    let file = self.open(&mut cursor, file)?;
+                    return Ok(Some(Task::Fixed(file)));
+                }
+                continue;
+            };
+            let Some(group) = self.group_at(position, file) else {
+                cursor.file += 1;
+                cursor.position = None;
+                cursor.open = None;
+                continue;
+            };
+            cursor.position = Some(position + group.outputs.len());
+            let parts = group.ids().map(|id| self.past.units.get(&id).cloned());
+            let parts: Vec<Option<Vec<PartDigest>>> = parts.collect();
+            let missing = parts.iter().filter(|part| part.is_none()).count();
+            if missing == 0 {
+                // What is in the journal to the last unit has its frames.
+                self.join(&group, &parts)?;
+                continue;
+            }
+            let file = self.open(&mut cursor, file)?;
+            let state = Mutex::new(State { parts, missing });
+            let work = Work { group, file, state };
+            cursor.group = Some((Arc::new(work), 0));
+        }
+    }
+
+    fn group_at(&self, position: usize, file: &DataFile) -> Option<Group> {
+        group_at(self.conversion, position, file)
+    }
+
+    fn open(&self, cursor: &mut Cursor, file: &DataFile) -> Result<Arc<OpenFile>, Error> {
+        if let Some(open) = &cursor.open {
+            return Ok(Arc::clone(open));
+        }
+        let open = Arc::new(OpenFile {
+            number: cursor.file,
+            sink: self.target.reopen(&file.name)?,
+        });
+        cursor.open = Some(Arc::clone(&open));
+        Ok(open)
+    }
+
+    fn write_fixed(&self, file: Arc<OpenFile>) -> Result<(), Error> {
+        let mut bytes = 0;
+        self.conversion.fixed(file.number, &mut |offset, part| {
+            self.check_cancelled()?;
+            bytes += part.len() as u64;
+            Ok(file.sink.write_at(offset, part)?)
+        })?;
+        let record = Record::Fixed { file: file.number };
+        self.push(&record, file, bytes, Vec::new())
+    }
+
+    fn check_cancelled(&self) -> Result<(), Error> {
+        match self.progress.is_cancelled() {
+            true => Err(Error::Cancelled),
+            false => Ok(()),
+        }
+    }
+
+    fn write_unit(&self, work: &Arc<Work>, number: u64, memory: &mut Memory) -> Result<(), Error> {
+        let group = &work.group;
+        let unit = group.unit(number);
+        let leader = &group.outputs[0];
+        let parts = self.conversion.parts(leader.subject, &unit)?;
+        let checks = parts.iter().flat_map(|part| part.values.checks()).collect();
+        let mut streams: Vec<Stream> = group
+            .outputs
+            .iter()
+            .map(|output| {
+                let bytes = group.bytes_of(output, number);
+                let total = output.data.len();
+                Stream {
+                    hasher: PartHasher::new(bytes.start, bytes.end, total, self.wanted(output)),
+                    at: output.data.start + bytes.start,
+                }
+            })
+            .collect();
+        let mut limit = self.allotment.band_bytes;
+        let reading = self.conversion.reading(leader.subject);
+        if self.allotment.has_whole_blocks && reading.code_bytes > 0 {
+            let row = unit.sizes().last().copied().unwrap_or(1);
+            limit = limit.max(reading.block[0] * row * reading.dtype.size_bytes());
+        }
+        let mut written = 0;
+        for band in bands_of(limit, &unit, leader.dtype, &parts) {
+            if self.must_stop.load(Ordering::Relaxed) {
+                // Somebody else has said why.
+                return Ok(());
+            }
+            self.check_cancelled()?;
+            let place = match streams.as_slice() {
+                [stream] => stream.at,
+                _ => 0,
+            };
+            let bytes = memory.buffers.fill(&band, leader.dtype, &parts, place)?;
+            if let [stream] = streams.as_mut_slice() {
+                stream.write(work.file.sink.as_ref(), bytes)?;
+            } else {
+                for (output, stream) in group.outputs.iter().zip(&mut streams) {
+                    let columns = columns(output, &band, bytes, stream.at, &mut memory.columns);
+                    stream.write(work.file.sink.as_ref(), columns)?;
+                }
+            }
+            written += bytes.len() as u64;
+            self.progress.advance(bytes.len() as u64);
+        }
+        let digests = streams.into_iter().map(|stream| stream.hasher.finish());
+        let digests: Vec<PartDigest> = digests.collect();
+        let record = Record::Unit {
+            group: group.first,
+            number,
+            parts: digests.clone(),
+        };
+        self.complete(work, number, digests)?;
+        self.push(&record, Arc::clone(&work.file), written, checks)
+    }
+
+    /// Notes that a unit is written; the last one of a group writes what stands around its outputs.
+    fn complete(&self, work: &Work, number: u64, parts: Vec<PartDigest>) -> Result<(), Error> {
+        let parts = {
+            let mut state = locked(&work.state);
+            state.parts[usize_range(0, number).end] = Some(parts);
+            state.missing -= 1;
+            if state.missing > 0 {
+                return Ok(());
+            }
+            std::mem::take(&mut state.parts)
+        };
+        let checksums = self.join(&work.group, &parts)?;
+        for (output, crc32) in work.group.outputs.iter().zip(checksums) {
+            if let Some(frame) = &output.frame {
+                let sink = &work.file.sink;
+                sink.write_at(frame.offset, &frame.item.prefix())?;
+                sink.write_at(output.data.end, &frame.item.suffix(crc32))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checksums of a group's outputs; keeps their digests.
+    fn join(&self, group: &Group, parts: &[Option<Vec<PartDigest>>]) -> Result<Vec<u32>, Error> {
+        let joined = joined(group, parts, self.hashes)?;
+        let mut digests = locked(&self.digests);
+        for (position, (_, digest)) in (group.first..).zip(&joined) {
+            digests[position] = *digest;
+        }
+        Ok(joined.into_iter().map(|(crc32, _)| crc32).collect())
+    }
+
+    /// Takes a record that becomes durable with the next sync, which may be now. One whose bytes come from a chunk that has not
+    /// been compared whole waits for that: a later attempt would not read these bytes again.
+    fn push(
+        &self,
+        record: &Record,
+        file: Arc<OpenFile>,
+        bytes: u64,
+        checks: Vec<Arc<Check>>,
+    ) -> Result<(), Error> {
+        let line = line(record)?;
+        let batch = {
+            let mut pending = locked(&self.pending);
+            pending.unproven.push((line, checks));
+            pending.bytes += bytes;
+            if !pending.files.iter().any(|open| open.number == file.number) {
+                pending.files.push(file);
+            }
+            if pending.bytes < SYNC_BYTES && pending.since.elapsed() < self.sync_every {
+                return Ok(());
+            }
+            pending.take()
+        };
+        self.sync(batch)
+    }
+
+    /// Makes a batch durable, and lets whoever watches the others look at them.
+    fn sync(&self, batch: Pending) -> Result<(), Error> {
+        (self.watch)();
+        sync(self.journal, batch)
+    }
+}
+
+/// Makes what is pending durable, then says so in the journal.
+fn sync(journal: &dyn Journal, batch: Pending) -> Result<(), Error> {
+    if batch.records.is_empty() {
+        return Ok(());
+    }
+    for file in &batch.files {
+        file.sink.sync()?;
+    }
+    journal.append(batch.records.as_bytes())?;
+    Ok(journal.sync()?)
+}
+
+/// An output being written.
+struct Stream {
+    hasher: PartHasher,
+    /// Where its next byte goes in the file.
+    at: u64,
+}
+
+impl Stream {
+    fn write(&mut self, sink: &dyn Sink, bytes: &[u8]) -> Result<(), Error> {
+        self.hasher.update(bytes);
+        sink.write_at(self.at, bytes)?;
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// The bytes of a band that an output has.
+fn columns<'a>(
+    output: &Output,
+    band: &Region,
+    bytes: &[u8],
+    place: u64,
+    buffer: &'a mut PageBuffer,
+) -> &'a [u8] {
+    let Some(common) = band.intersection(&output.region) else {
+        return &[];
+    };
+    let width = output.dtype.size_bytes();
+    let runs = runs(&common.relative_to(band), &band.shape());
+    let elements: u64 = common.sizes().iter().product();
+    let out = buffer.at(place, usize_range(0, elements * width).end);
+    let mut at = 0;
+    for (from, length) in runs {
+        let from = usize_range(from * width, length * width);
+        let to = at..at + from.len();
+        at = to.end;
+        out[to].copy_from_slice(&bytes[from]);
+    }
+    buffer.bytes()
+}
+
+/// The group at a position of a file, `None` beyond its last output.
+pub(crate) fn group_at(
+    conversion: &dyn Conversion,
+    position: usize,
+    file: &DataFile,
+) -> Option<Group> {
+    Group::at(
+        position,
+        |position| {
+            let is_inside = file.outputs.contains(&position);
+            is_inside.then(|| conversion.output(position))
+        },
+        |subject, behind| conversion.reading(subject).granule(behind),
+    )
+}
+
+/// Checksum and digest of each output of a group whose units are all done.
+pub(crate) fn joined(
+    group: &Group,
+    parts: &[Option<Vec<PartDigest>>],
+    hashes: bool,
+) -> Result<Vec<(u32, Option<Digest>)>, Error> {
+    let outputs = group.outputs.iter().enumerate();
+    let joined = outputs.map(|(at, output)| {
+        let parts = group.ids().zip(parts).map(|(id, parts)| {
+            let part = parts.as_ref().and_then(|parts| parts.get(at));
+            let part = part.ok_or_else(|| {
+                Error::journal("a record has another number of outputs than its group")
+            })?;
+            Ok((group.bytes_of(output, id.number).len(), part))
+        });
+        let parts = parts.collect::<Result<Vec<_>, Error>>()?;
+        let wanted = Wanted {
+            crc32: output.frame.is_some(),
+            digest: hashes,
+        };
+        join(&parts, wanted)
+    });
+    joined.collect()
+}
+
+/// Whoever panicked with a lock left whole values behind.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
