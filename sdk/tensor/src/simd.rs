@@ -69,13 +69,14 @@ impl Tier {
     /// The tiers of this processor, the best last.
     #[must_use]
     pub fn available() -> Vec<Tier> {
-        let mut tiers = vec![Tier::Scalar];
-        #[cfg(target_arch = "x86_64")]
-        {
-            tiers.extend(Avx2::probe().map(Tier::Avx2));
-            tiers.extend(Avx512::probe().map(Tier::Avx512));
-        }
-        tiers
+        let tiers = [
+            Some(Tier::Scalar),
+            #[cfg(target_arch = "x86_64")]
+            Avx2::probe().map(Tier::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            Avx512::probe().map(Tier::Avx512),
+        ];
+        tiers.into_iter().flatten().collect()
     }
 
     const fn name(self) -> &'static str {
