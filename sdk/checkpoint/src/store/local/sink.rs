@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use rialto_tensor::Location;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use rustix::io::Errno;
 
 use super::direct::{Access, DirectFile, is_in_memory};
@@ -66,12 +67,26 @@ impl Sink for LocalSink {
     }
 }
 
+/// Bytes that a file may come to have where memory is all there is: those that it has, and what is free.
+fn in_memory_room(file: &File) -> io::Result<u64> {
+    let state = fstatvfs(file)?;
+    let free = state.f_bavail.saturating_mul(state.f_frsize);
+    // The unit of the count of blocks, whatever the file system.
+    Ok(free.saturating_add(file.metadata()?.blocks() * 512))
+}
+
 /// Gives a file blocks for `len` bytes, where the file system has a notion of that. If it has no room, then the file is as
 /// long as before, so that a full disk does not stay full.
 fn allocate(file: &File, len: u64) -> io::Result<()> {
-    // Pages of memory are cleared when they are taken: one thread would do now what several do as they write.
-    if len == 0 || is_in_memory(file) {
+    if len == 0 {
         return Ok(());
+    }
+    if is_in_memory(file) {
+        // Pages of memory are cleared when they are taken: one thread would do now what several do as they write.
+        return match in_memory_room(file)? < len {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        };
     }
     let before = file.metadata()?.len();
     loop {
