@@ -201,7 +201,8 @@ impl Partial {
 /// Removes what a killed removal left, unless it is not ours, or its owner is at it still.
 fn sweep_dead(directory: &Path) {
     let marker = directory.join(MARKER);
-    let Ok(file) = File::open(&marker) else {
+    // To write, because NFS locks nothing else exclusively.
+    let Ok(file) = OpenOptions::new().write(true).open(&marker) else {
         return;
     };
     let is_dead = match file.try_lock() {
