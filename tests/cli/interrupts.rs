@@ -117,3 +117,47 @@ fn an_interrupted_probe_says_so_and_leaves_nothing() {
     }
     assert!(stopped > 0, "no run was stopped");
 }
+
+/// What hours have made must not go by a slip of the hand.
+#[test]
+fn a_mistake_with_resume_keeps_what_is_done() {
+    let scratch = scratch();
+    let (source, target) = (fixture("glm52-tiny"), scratch.path().join("target"));
+    let partial = scratch.path().join("target.partial");
+    let arguments = [
+        "import",
+        text(&source),
+        text(&target),
+        "--json",
+        "--sync-every",
+        "0",
+        "--resume",
+    ];
+    let mut after = Duration::from_millis(20);
+    while !partial.exists() {
+        let _ = interrupted(&arguments, after);
+        if target.exists() {
+            std::fs::remove_dir_all(&target).unwrap();
+        }
+        after = after
+            .mul_f64(if target.exists() { 0.8 } else { 1.1 })
+            .min(Duration::from_millis(500));
+    }
+    for (wrong, slug) in [
+        (&["--memory-budget", "1MiB"][..], "engine/budget"),
+        (&["--dtype", "bf16", "--tp", "2"], "engine/other-plan"),
+        (&["--rank", "3", "--world-size", "2"], "cli/usage"),
+    ] {
+        let refused = rialto(arguments.iter().chain(wrong));
+        let error = refused.document()["error"].clone();
+        assert_eq!(error["slug"], slug, "{error}");
+        assert!(partial.exists(), "{slug}");
+    }
+    let resumed = rialto(arguments).result();
+    assert!(
+        resumed["bytes_found_done"].as_u64() > Some(0),
+        "{resumed:#}"
+    );
+    // A rerun without it begins anew and needs no cleaning.
+    assert!(!partial.exists() && target.exists());
+}

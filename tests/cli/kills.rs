@@ -1,5 +1,6 @@
 //! Killed at any moment: the target is absent or complete, the source as it was, and what was done is gone on from.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread::sleep;
@@ -143,7 +144,8 @@ impl Conversion {
             // A kill after the new name may leave what the next run for it clears away.
             assert!(!is_left || !done[0], "kill {kill}: {names:?}");
         }
-        println!(
+        let _ = writeln!(
+            std::io::stderr(),
             "{interrupted} of {} were interrupted, {continued} gone on from",
             kills()
         );

@@ -129,7 +129,8 @@ pub trait Store: Debug + Send + Sync {
 
 /// A directory under construction, invisible under its final name until [`Target::commit`].
 ///
-/// Dropping it without a commit removes what was written and leaves an older target as it was.
+/// Dropping it without a commit removes what was written and leaves an older target as it was; one that was continued stays
+/// for the next attempt, and only [`Target::discard`] removes it.
 ///
 /// A target that may be continued outlives an attempt that is killed or [suspended](Target::suspend): its files under
 /// construction, and beside them journals, in which an attempt writes down what of the files can be kept. One that cannot need
@@ -190,6 +191,39 @@ pub trait Target: Debug + Send + Sync {
     /// Errors: [`Error::NoSpace`] if there is less than `needed` bytes.
     fn require_bytes(&self, needed: u64) -> Result<(), Error> {
         let _ = needed;
+        Ok(())
+    }
+
+    /// Goes to what attempts at one plan have made, and leaves that of other plans alone: files and journals of two plans lie
+    /// apart, so that neither is ever taken for the other's. For before anything else is asked of a target that is continued;
+    /// `plan` has one part. A target that cannot be continued has nothing to tell apart.
+    ///
+    /// Errors: [`Error::UnsafeName`], [`Error::Write`].
+    fn enter(&mut self, plan: &str) -> Result<(), Error> {
+        check_part(plan, &Location::file(self.name()))
+    }
+
+    /// Other plans that attempts at this target have left something of, in order. Errors: [`Error::Read`].
+    fn other_plans(&self) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// Removes what attempts at other plans have left. Errors: [`Error::TargetBusy`] if a process holds a journal of one,
+    /// [`Error::Write`].
+    fn remove_other_plans(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// The length that a file under construction has; nothing if it is not there. Errors: [`Error::UnsafeName`],
+    /// [`Error::Read`].
+    fn length(&self, name: &str) -> Result<Option<u64>, Error> {
+        check_name(name, &Location::file(self.name()))?;
+        Ok(None)
+    }
+
+    /// Ends this attempt without a commit, and leaves nothing of it nor of earlier ones.
+    fn discard(self: Box<Self>) -> Result<(), Error> {
+        drop(self);
         Ok(())
     }
 

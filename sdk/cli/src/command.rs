@@ -49,6 +49,9 @@ fn run_options(
     }
 }
 
+/// The code of an error that says what the user wanted.
+const CANCELLED: u32 = 9;
+
 /// Runs a conversion as one process of a world. One that comes when the others have made the result has nothing to do, and
 /// says so.
 fn as_one_of(
@@ -73,12 +76,14 @@ fn as_one_of(
             is_made_by_others: true,
         })
     };
+    let was_made = world.rank > 0 && is_made()?;
     // An older result may be the same, and is to be replaced by force.
-    if world.rank > 0 && !flags.force && is_made()? {
+    if was_made && !flags.force {
         return late().map(|()| None);
     }
     match places::create(path, flags, world).and_then(run) {
-        Err(_) if world.rank > 0 && is_made()? => {
+        // Made by the others since, and taken away from under this one.
+        Err(failure) if failure.code != CANCELLED && world.rank > 0 && !was_made && is_made()? => {
             // What this process may have begun after the others had done with it.
             if let Ok(left) = LocalTarget::create(path, Overwrite::Replace) {
                 drop(left);

@@ -2,7 +2,7 @@
 
 mod exporting;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rialto_bridge::{
     StoredTensor,
 };
 use rialto_checkpoint::hf::{self, HfPlan, INDEX_FILE, ShardLimit};
-use rialto_checkpoint::store::{FileEntry, Store, Subdirectory, Target};
+use rialto_checkpoint::store::{FileEntry, Stamp, Store, Subdirectory, Target};
 use rialto_checkpoint::torch_dist::{
     METADATA_FILE, RunDirectory, TRACKER_FILE, TorchDistCheckpoint,
 };
@@ -25,7 +25,7 @@ use crate::padding;
 use crate::params::{self, Params};
 use crate::reading::{Format, Reading};
 use crate::run::{self, DEFAULT_MEMORY_BUDGET_BYTES, RunOptions, RunReport};
-use crate::side_files::SOURCE_DIRECTORY;
+use crate::side_files::{self, SOURCE_DIRECTORY};
 use crate::summary::{self, Direction, Side, Skipped, Summary};
 use crate::{Error, ExportOptions, Progress, order, unmapped};
 pub(crate) use exporting::Exporting;
@@ -39,6 +39,8 @@ pub struct MegatronSource {
     config: ConfigSource,
     /// The config kept at import, when a reference takes its place.
     stored: Option<RawConfig>,
+    /// What its files looked like before anything was read.
+    stamps: BTreeMap<String, Stamp>,
 }
 
 /// Where the config and the side files of an export come from.
@@ -50,6 +52,8 @@ pub struct ConfigSource {
     pub store: Arc<dyn Store>,
     /// The side files beside it.
     pub side_files: Vec<FileEntry>,
+    /// Whether it is another directory than the checkpoint's.
+    pub is_reference: bool,
 }
 
 impl MegatronSource {
@@ -60,10 +64,14 @@ impl MegatronSource {
         reference: Option<Arc<dyn Store>>,
     ) -> Result<MegatronSource, Error> {
         let run = RunDirectory::resolve(store)?;
+        let mut stamps = side_files::stamps(run.store.as_ref(), "")?;
         let checkpoint = TorchDistCheckpoint::open(Arc::clone(&run.store))?;
         let beside = Beside::open(run.store.as_ref())?;
         let kept = kept_directory(&run.store)?;
         let stored = MegatronSource::kept_config(&run.store)?;
+        if let Some(reference) = &reference {
+            stamps.extend(side_files::stamps(reference.as_ref(), "config/")?);
+        }
         let (config, stored) = match (reference, stored) {
             (Some(reference), stored) => {
                 let config = RawConfig::parse(&hf::read_config(reference.as_ref())?)?;
@@ -73,6 +81,7 @@ impl MegatronSource {
                         config,
                         store: reference,
                         side_files,
+                        is_reference: true,
                     },
                     stored,
                 )
@@ -86,6 +95,7 @@ impl MegatronSource {
                         config,
                         store: kept,
                         side_files,
+                        is_reference: false,
                     },
                     None,
                 )
@@ -107,6 +117,7 @@ impl MegatronSource {
             beside,
             config,
             stored,
+            stamps,
         })
     }
 
@@ -118,6 +129,11 @@ impl MegatronSource {
             return Ok(None);
         }
         Ok(Some(RawConfig::parse(&hf::read_config(kept.as_ref())?)?))
+    }
+
+    /// Whether config and side files come from somewhere else.
+    pub(crate) fn has_reference(&self) -> bool {
+        self.config.is_reference
     }
 
     /// The config, for finding the family that takes it.

@@ -2,7 +2,7 @@
 
 mod importing;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use rialto_bridge::binding::TensorBinding;
@@ -12,7 +12,7 @@ use rialto_bridge::{
 };
 use rialto_checkpoint::hf::{self, HfCheckpoint};
 use rialto_checkpoint::safetensors::PlannedShard;
-use rialto_checkpoint::store::{Store, Target};
+use rialto_checkpoint::store::{Stamp, Store, Target};
 use rialto_checkpoint::torch_dist::FilePlan;
 use rialto_tensor::Dtype;
 use rialto_tensor::held::Held;
@@ -20,6 +20,7 @@ use rialto_tensor::held::Held;
 use crate::data_files::place;
 use crate::reading::{Format, forms_of};
 use crate::run::{self, DEFAULT_MEMORY_BUDGET_BYTES, RunOptions, RunReport};
+use crate::side_files::stamps;
 use crate::stages::{self, Suggestions};
 use crate::summary::{self, Direction, Encoded, Side, Skipped, Summary};
 use crate::total::add;
@@ -38,6 +39,8 @@ pub fn source_config(store: &dyn Store) -> Result<RawConfig, Error> {
 #[derive(Debug)]
 pub struct ImportPlan {
     source: Option<HfCheckpoint>,
+    /// What its files looked like before anything was read.
+    stamps: BTreeMap<String, Stamp>,
     config: RawConfig,
     spec: ModelSpec,
     layout: PipelineLayout,
@@ -80,6 +83,8 @@ impl ImportPlan {
         store: Arc<dyn Store>,
         options: &Options,
     ) -> Result<ImportPlan, Error> {
+        // Before anything is read: a file that changes from here on is another than the one that was planned with.
+        let stamps = stamps(store.as_ref(), "")?;
         // Whose model it is comes first: files that nobody here can read need not be right.
         let config = source_config(store.as_ref())?;
         let reason = match family.claim(&config)? {
@@ -150,6 +155,7 @@ impl ImportPlan {
         let mut plan = ImportPlan {
             summary: empty_summary(&spec, reason, options),
             source,
+            stamps,
             config,
             spec,
             layout,

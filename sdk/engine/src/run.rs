@@ -24,11 +24,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rialto_checkpoint::records::{MANIFEST_FILE, REPORT_FILE};
-use rialto_checkpoint::store::{DIRECT_BLOCK, Journal, Store, Target, read_whole};
+use rialto_checkpoint::store::{DIRECT_BLOCK, Journal, PAGE, Store, Target, read_whole};
 use serde_json::{Map, Value};
 
+use crate::array::WINDOW_BYTES;
 use crate::{Error, Progress, Summary};
-use allot::{Allotment, allot};
+use allot::{Allotment, Needs, allot};
 use digest::Digest;
 use journal::{Header, Past};
 use lanes::{Lanes, Surroundings, group_at, joined};
@@ -127,19 +128,26 @@ impl RunOptions {
 pub(crate) fn run(
     conversion: &dyn Conversion,
     summary: &Summary,
-    target: Box<dyn Target>,
+    mut target: Box<dyn Target>,
     options: &RunOptions,
     progress: &dyn Progress,
 ) -> Result<RunReport, Error> {
     options.check()?;
     let begin = Instant::now();
     let header = header(conversion, options)?;
-    if options.world.rank == 0 {
+    check_unchanged(conversion, &header, target.name())?;
+    target.enter(&header.id()?)?;
+    if options.is_resumed {
+        refuse_others(target.as_mut(), &header)?;
+    }
+    let is_first = options.world.rank == 0;
+    if is_first {
         // Nothing is committed before the first process has had its say.
         conversion.check_before(progress)?;
+        target.remove_other_plans()?;
     }
     let name = options.world.rank.to_string();
-    let (journal, past) = journal::open(target.as_ref(), &name, &header, options.is_resumed)?;
+    let (journal, past) = journal::open(target.as_ref(), &name, &header)?;
     let attempt = Attempt {
         conversion,
         summary,
@@ -150,34 +158,61 @@ pub(crate) fn run(
         begin,
         alive: Mutex::default(),
     };
-    let outcome = attempt.run(journal.as_ref(), &past);
-    let has_begun = || -> bool {
-        let past = Past::of(target.as_ref(), &header);
-        past.is_ok_and(|past| !past.units.is_empty())
-    };
-    match outcome {
-        Ok(report) if options.world.rank == 0 => {
-            // The journal is in what the commit removes.
-            drop(journal);
-            target.commit()?;
+    let outcome = attempt.run(journal.as_ref(), past);
+    drop(journal);
+    let error = match outcome {
+        Ok(report) if is_first => {
+            let place = target.name().to_owned();
+            target
+                .commit()
+                .map_err(|error| suspended(place, error.into()))?;
             tracing::info!(target: "rialto::engine", bytes = report.bytes, "committed");
-            Ok(report)
+            return Ok(report);
         }
         Ok(report) => {
-            drop(journal);
             target.suspend()?;
-            Ok(report)
+            return Ok(report);
         }
-        // Others may be at work in what this process would remove.
-        Err(error) if options.world.size > 1 || is_worth_another_try(&error) && has_begun() => {
-            let place = target.name().to_owned();
-            drop(journal);
-            target.suspend()?;
-            let source = Box::new(error);
-            Err(Error::Suspended { place, source })
-        }
-        Err(error) => Err(error),
+        Err(error) => error,
+    };
+    let past = Past::of(target.as_ref(), &header);
+    let is_worth_it = past.is_ok_and(|past| !past.units.is_empty());
+    // Others may be at work in what this process would remove.
+    if is_worth_it || options.world.size > 1 {
+        let place = target.name().to_owned();
+        target.suspend()?;
+        return Err(suspended(place, error));
     }
+    // What went wrong first is what is told.
+    let _ = target.discard();
+    Err(error)
+}
+
+/// An error after which what is done is kept. Of data that are corrupt or a source that has changed it is of no use to say so.
+fn suspended(place: String, error: Error) -> Error {
+    match error.code() {
+        5 | 6 | 9 => Error::Suspended {
+            place,
+            source: Box::new(error),
+        },
+        _ => error,
+    }
+}
+
+/// Refuses to resume at a target where only other plans were begun: what was to be gone on with is one of them.
+fn refuse_others(target: &mut dyn Target, header: &Header) -> Result<(), Error> {
+    if !target.journals()?.is_empty() {
+        return Ok(());
+    }
+    for plan in target.other_plans()? {
+        target.enter(&plan)?;
+        let begun = journal::begun(target)?;
+        target.enter(&header.id()?)?;
+        if let Some(begun) = begun {
+            header.check(&begun, target.name())?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a directory is the result of this conversion, of this source as it is now, by what its report says. A process among
@@ -206,11 +241,6 @@ fn stamps_digest(header: &Header) -> Result<String, Error> {
     Ok(digest::hex(blake3::hash(stamps.as_bytes()).as_bytes()))
 }
 
-/// Whether what was wrong may be right the next time: a disk, a network, a user's wish. Corrupt data stay corrupt.
-fn is_worth_another_try(error: &Error) -> bool {
-    matches!(error.code(), 5 | 6 | 9)
-}
-
 /// What is made of what.
 fn header(conversion: &dyn Conversion, options: &RunOptions) -> Result<Header, Error> {
     let mut hasher = blake3::Hasher::new();
@@ -231,11 +261,15 @@ fn header(conversion: &dyn Conversion, options: &RunOptions) -> Result<Header, E
         }
     }
     let plan = digest::hex(hasher.finalize().as_bytes());
-    Ok(Header::new(
-        conversion.direction(),
-        plan,
-        conversion.stamps()?,
-    ))
+    let (direction, planned) = (conversion.direction(), conversion.planned_stamps().clone());
+    Ok(Header::new(direction, plan, planned))
+}
+
+/// Refuses a source that is not what it was when it was planned with: what was read of it may be of two.
+fn check_unchanged(conversion: &dyn Conversion, header: &Header, place: &str) -> Result<(), Error> {
+    let mut now = header.clone();
+    now.source = conversion.stamps()?;
+    now.check(header, place)
 }
 
 /// One attempt of one process.
@@ -252,21 +286,31 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    fn run(&self, journal: &dyn Journal, past: &Past) -> Result<RunReport, Error> {
+    fn run(&self, journal: &dyn Journal, mut past: Past) -> Result<RunReport, Error> {
         let conversion = self.conversion;
         let lengths: Vec<u64> = conversion.files().iter().map(|file| file.len).collect();
         let owned = self.options.world.owned(&lengths);
-        let is_alone = self.options.world.size == 1;
-        if is_alone && past.units.is_empty() {
-            let data: u64 = lengths.iter().sum();
-            self.target
-                .require_bytes(data.saturating_add(conversion.small_bytes()))?;
+        let allotment = self.allotment(&owned)?;
+        let mut missing = 0u64;
+        for (number, file) in conversion.files().iter().enumerate() {
+            if self.target.length(&file.name)? == Some(file.len) {
+                continue;
+            }
+            // What a journal says of a file that is not there is of no use.
+            past.forget(number, file);
+            if owned[number] {
+                missing = missing.saturating_add(file.len);
+            }
         }
+        if self.options.world.rank == 0 {
+            missing = missing.saturating_add(conversion.small_bytes());
+        }
+        self.target.require_bytes(missing)?;
         let files = conversion.files().iter().zip(&owned);
         for (file, _) in files.filter(|(_, is_owned)| **is_owned) {
             self.target.reopen(&file.name)?.reserve(file.len)?;
         }
-        let allotment = self.allotment(&owned)?;
+        let past = &past;
         let (all, done) = self.bytes(&owned, past);
         self.progress.begin(conversion.direction().verb(), all);
         self.progress.advance(done);
@@ -287,7 +331,7 @@ impl Attempt<'_> {
         if self.options.world.rank > 0 {
             return self.report(allotment, done, None);
         }
-        let digests = match is_alone {
+        let digests = match self.options.world.size == 1 {
             true => digests,
             false => self.await_others(digests, &owned)?,
         };
@@ -298,7 +342,8 @@ impl Attempt<'_> {
     /// say is not asked again in vain: whoever makes no progress is noticed all the same, if later.
     fn watch(&self) -> BTreeSet<String> {
         let mut ended = BTreeSet::new();
-        if self.options.world == World::ALONE {
+        // Only the first waits for others.
+        if self.options.world.size == 1 || self.options.world.rank > 0 {
             return ended;
         }
         let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
@@ -348,22 +393,15 @@ impl Attempt<'_> {
 
     /// How many lanes, and how much each holds. Errors: [`Error::Budget`].
     fn allotment(&self, owned: &[bool]) -> Result<Allotment, Error> {
-        let mut groups = Vec::new();
+        let mut needs = Needs::default();
         self.each_group(owned, |group| {
             let reading = self.conversion.reading(group.outputs[0].subject);
-            groups.push((reading, group));
+            needs.raise(|band, is_whole| reading.lane_bytes(&group, band, is_whole));
         });
-        allot(
-            self.options.memory_budget_bytes,
-            self.options.lanes(),
-            |band, whole| {
-                let needs = groups
-                    .iter()
-                    .map(|(reading, group)| reading.lane_bytes(group, band, whole));
-                // Besides: runs that are read together, and what a direct call passes through on each side.
-                needs.max().unwrap_or_default() + crate::array::WINDOW_BYTES + 2 * DIRECT_BLOCK
-            },
-        )
+        // Besides: runs that are read together, and what a direct call passes through on each side.
+        let beside = WINDOW_BYTES + 2 * (DIRECT_BLOCK + PAGE);
+        let options = self.options;
+        allot(options.memory_budget_bytes, options.lanes(), &needs, beside)
     }
 
     /// Waits until the journals say that every unit of every file is done, and adds the digests of what others did.
@@ -375,8 +413,13 @@ impl Attempt<'_> {
         owned: &[bool],
     ) -> Result<Vec<Option<Digest>>, Error> {
         let others: Vec<bool> = owned.iter().map(|is_owned| !is_owned).collect();
-        let mut units = Vec::new();
-        self.each_group(&others, |group| units.extend(group.ids()));
+        let (mut units, mut framed) = (Vec::new(), Vec::new());
+        self.each_group(&others, |group| {
+            units.extend(group.ids());
+            if !group.has_no_frames() {
+                framed.push(group.first);
+            }
+        });
         let files: Vec<usize> = (0..others.len()).filter(|&file| others[file]).collect();
         let (mut seen, mut since) = (0, Instant::now());
         let past = loop {
@@ -388,6 +431,7 @@ impl Attempt<'_> {
             let begin = Instant::now();
             let past = Past::of(self.target, self.header)?;
             let is_done = units.iter().all(|id| past.units.contains_key(id))
+                && framed.iter().all(|group| past.framed.contains(group))
                 && files.iter().all(|file| past.fixed.contains(file));
             if is_done {
                 break past;
@@ -400,15 +444,17 @@ impl Attempt<'_> {
             if found > seen {
                 (seen, since) = (found, Instant::now());
             }
-            let owners = self.owners_missing(&past);
-            let has_ended = ended.iter().any(|name| owners.contains(name));
-            if has_ended || since.elapsed() >= self.options.patience {
-                return Err(Error::OthersStopped {
-                    place: self.target.name().to_owned(),
-                    ranks: owners.into_iter().collect(),
-                    missing: missing as u64,
-                    waited: since.elapsed(),
-                });
+            let is_over = since.elapsed() >= self.options.patience;
+            if is_over || !ended.is_empty() {
+                let owners = self.owners_missing(&past);
+                if is_over || ended.iter().any(|name| owners.contains(name)) {
+                    return Err(Error::OthersStopped {
+                        place: self.target.name().to_owned(),
+                        ranks: owners.into_iter().collect(),
+                        missing: missing as u64,
+                        waited: since.elapsed(),
+                    });
+                }
             }
             // Reading takes longer the more there is to read: never half of the time.
             std::thread::sleep(POLL.max(2 * begin.elapsed()));
@@ -442,7 +488,9 @@ impl Attempt<'_> {
             let mut is_done =
                 (0..owned.len()).all(|file| !owned[file] || past.fixed.contains(&file));
             self.each_group(&owned, |group| {
-                is_done = is_done && group.ids().all(|id| past.units.contains_key(&id));
+                let is_framed = group.has_no_frames() || past.framed.contains(&group.first);
+                let mut ids = group.ids();
+                is_done = is_done && is_framed && ids.all(|id| past.units.contains_key(&id));
             });
             !is_done
         });
@@ -472,10 +520,7 @@ impl Attempt<'_> {
                 Some(digest::hex(blake3::hash(text.as_bytes()).as_bytes()))
             }
         };
-        // What was read is what the header says only if nobody wrote to it meanwhile.
-        let mut now = self.header.clone();
-        now.source = self.conversion.stamps()?;
-        now.check(self.header, self.target.name())?;
+        check_unchanged(self.conversion, self.header, self.target.name())?;
         let report = self.report(allotment, done, manifest)?;
         small.write(REPORT_FILE, report.text()?.as_bytes())?;
         self.target.retain(&names)?;

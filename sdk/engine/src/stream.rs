@@ -17,9 +17,10 @@
 //! }
 //! ```
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use rialto_bridge::Bridge;
 use rialto_tensor::{Dtype, Region, Shape};
@@ -62,13 +63,23 @@ pub struct TensorPart {
 #[derive(Debug)]
 pub struct TensorStream {
     parts: Receiver<Result<TensorPart, Error>>,
+    worker: Option<JoinHandle<()>>,
 }
 
 impl Iterator for TensorStream {
     type Item = Result<TensorPart, Error>;
 
+    /// # Panics
+    ///
+    /// If the thread that reads has panicked, as with a family that does: an end would look like the model's.
     fn next(&mut self) -> Option<Result<TensorPart, Error>> {
-        self.parts.recv().ok()
+        if let Ok(part) = self.parts.recv() {
+            return Some(part);
+        }
+        if let Some(Err(panic)) = self.worker.take().map(JoinHandle::join) {
+            resume_unwind(panic);
+        }
+        None
     }
 }
 
@@ -78,13 +89,16 @@ impl TensorStream {
         list: impl FnOnce(&SyncSender<Result<TensorPart, Error>>) -> Result<(), Error> + Send + 'static,
     ) -> TensorStream {
         let (sender, parts) = sync_channel(AHEAD);
-        thread::spawn(move || {
+        let worker = thread::spawn(move || {
             if let Err(error) = list(&sender) {
                 // Nobody listens any more: then nobody asks.
                 let _ = sender.send(Err(error));
             }
         });
-        TensorStream { parts }
+        TensorStream {
+            parts,
+            worker: Some(worker),
+        }
     }
 }
 

@@ -82,6 +82,16 @@ pub enum Call {
     Clear,
     /// [`Target::suspend`](super::Target::suspend).
     Suspend,
+    /// [`Target::enter`].
+    Enter,
+    /// [`Target::other_plans`].
+    OtherPlans,
+    /// [`Target::remove_other_plans`].
+    RemoveOtherPlans,
+    /// [`Target::length`].
+    Length,
+    /// [`Target::discard`].
+    Discard,
     /// [`Target::commit`](super::Target::commit).
     Commit,
 }

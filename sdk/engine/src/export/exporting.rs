@@ -187,10 +187,17 @@ impl Conversion for Exporting<'_> {
         index + total_bytes(&self.plan.source.config.side_files)
     }
 
+    fn planned_stamps(&self) -> &BTreeMap<String, Stamp> {
+        &self.plan.source.stamps
+    }
+
     fn stamps(&self) -> Result<BTreeMap<String, Stamp>, Error> {
         let MegatronSource { run, config, .. } = &self.plan.source;
         let mut all = stamps(run.store.as_ref(), "")?;
-        all.extend(stamps(config.store.as_ref(), "config/")?);
+        // What an import kept is among them.
+        if self.plan.source.has_reference() {
+            all.extend(stamps(config.store.as_ref(), "config/")?);
+        }
         Ok(all)
     }
 

@@ -306,6 +306,10 @@ impl Conversion for Importing<'_> {
         self.plan.metadata.len() as u64 + total_bytes(self.source.side_files())
     }
 
+    fn planned_stamps(&self) -> &BTreeMap<String, Stamp> {
+        &self.plan.stamps
+    }
+
     fn stamps(&self) -> Result<BTreeMap<String, Stamp>, Error> {
         stamps(self.source.store().as_ref(), "")
     }

@@ -23,31 +23,50 @@ pub(crate) struct Allotment {
     pub(crate) has_whole_blocks: bool,
 }
 
-/// The most lanes, up to `wanted`, and the longest bands that fit `budget_bytes`. `need` says what one lane holds at most with
-/// bands of so many bytes, of whole blocks or not.
+/// What one lane holds at most, with each length of a band, of whole blocks or not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs([[u64; BAND_BYTES.len()]; 2]);
+
+impl Needs {
+    /// Counts in what one group needs: `need` says so for bands of so many bytes, of whole blocks or not.
+    pub(crate) fn raise(&mut self, need: impl Fn(u64, bool) -> u64) {
+        for (needs, is_whole) in self.0.iter_mut().zip([true, false]) {
+            for (most, band) in needs.iter_mut().zip(BAND_BYTES) {
+                *most = need(band, is_whole).max(*most);
+            }
+        }
+    }
+}
+
+/// The most lanes, up to `wanted`, and the longest bands that fit `budget_bytes`, where each lane holds `beside_bytes` more.
 ///
 /// Errors: [`Error::Budget`] if one lane with the shortest bands needs more.
 pub(crate) fn allot(
     budget_bytes: u64,
     wanted: usize,
-    need: impl Fn(u64, bool) -> u64,
+    needs: &Needs,
+    beside_bytes: u64,
 ) -> Result<Allotment, Error> {
-    let fits = |lanes: usize, need: u64| need.saturating_mul(lanes as u64) <= budget_bytes;
-    for has_whole_blocks in [true, false] {
-        let needs = BAND_BYTES.map(|band| (band, need(band, has_whole_blocks)));
+    let fits = |lanes: usize, need: u64| {
+        let need = need.saturating_add(beside_bytes);
+        need.saturating_mul(lanes as u64) <= budget_bytes
+    };
+    for (needs, has_whole_blocks) in needs.0.iter().zip([true, false]) {
         for lanes in (1..=wanted.max(1)).rev() {
-            if let Some((band_bytes, _)) = needs.iter().find(|(_, need)| fits(lanes, *need)) {
+            let mut bands = BAND_BYTES.into_iter().zip(needs);
+            if let Some((band_bytes, _)) = bands.find(|(_, need)| fits(lanes, **need)) {
                 return Ok(Allotment {
                     lanes,
-                    band_bytes: *band_bytes,
+                    band_bytes,
                     has_whole_blocks,
                 });
             }
         }
     }
+    let [_, [.., least]] = needs.0;
     Err(Error::Budget {
         budget: budget_bytes,
-        needed: need(BAND_BYTES[BAND_BYTES.len() - 1], false),
+        needed: least.saturating_add(beside_bytes),
     })
 }
 
@@ -59,8 +78,10 @@ mod tests {
     fn shorter_bands_come_before_fewer_lanes_and_cut_blocks_last() {
         let mib = |count: u64| count << 20;
         // Three bands and a block of 20 MiB, which is not there if it may be cut.
-        let need = |band: u64, whole: bool| 3 * band + if whole { mib(20) } else { mib(1) };
-        let found = |budget: u64, wanted| allot(mib(budget), wanted, need).unwrap();
+        let mut needs = Needs::default();
+        needs.raise(|_, _| 1);
+        needs.raise(|band, whole| 3 * band + if whole { mib(19) } else { 0 });
+        let found = |budget: u64, wanted| allot(mib(budget), wanted, &needs, mib(1)).unwrap();
         let allotment = |lanes, band_bytes, has_whole_blocks| Allotment {
             lanes,
             band_bytes,
@@ -71,7 +92,7 @@ mod tests {
         assert_eq!(found(64, 4), allotment(3, 256 << 10, true));
         assert_eq!(found(15, 4), allotment(4, 512 << 10, false));
         assert_eq!(found(2, 4), allotment(1, 256 << 10, false));
-        let error = allot(mib(1), 4, need).unwrap_err();
+        let error = allot(mib(1), 4, &needs, mib(1)).unwrap_err();
         assert_eq!(error.slug(), "engine/budget");
     }
 }

@@ -48,6 +48,9 @@ pub(crate) trait Conversion: Sync {
     /// Bytes of those files, about.
     fn small_bytes(&self) -> u64;
 
+    /// What every file of the source looked like before anything of it was read.
+    fn planned_stamps(&self) -> &BTreeMap<String, Stamp>;
+
     /// What every file of the source looks like now.
     fn stamps(&self) -> Result<BTreeMap<String, Stamp>, Error>;
 

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use rialto_checkpoint::store::{Journal, Stamp, Target};
 use serde::{Deserialize, Serialize};
 
+use super::conversion::DataFile;
 use super::digest::PartDigest;
 use super::unit::UnitId;
 use crate::{Direction, Error};
@@ -43,6 +44,13 @@ impl Header {
             plan,
             source,
         }
+    }
+
+    /// A short name of it: attempts with one name are at one plan and one source.
+    pub(crate) fn id(&self) -> Result<String, Error> {
+        let line = line(self)?;
+        let digest = blake3::hash(line.as_bytes()).to_hex();
+        Ok(digest[..16].to_owned())
     }
 
     /// Refuses to continue what was begun under another header. Errors: [`Error::SourceChanged`] with every file that is not
@@ -90,6 +98,11 @@ pub(crate) enum Record {
         #[serde(rename = "p")]
         parts: Vec<PartDigest>,
     },
+    /// What stands around the outputs of a group, all units of which are done.
+    Framed {
+        #[serde(rename = "w")]
+        group: usize,
+    },
     /// All of a file that is no tensor data: headers and objects.
     Fixed {
         #[serde(rename = "f")]
@@ -117,6 +130,8 @@ fn document(line: &[u8]) -> Option<&[u8]> {
 pub(crate) struct Past {
     /// The parts of each unit, one for each output of its group.
     pub(crate) units: BTreeMap<UnitId, Vec<PartDigest>>,
+    /// Groups, by their first output, whose frames are written.
+    pub(crate) framed: HashSet<usize>,
     pub(crate) fixed: HashSet<usize>,
 }
 
@@ -137,6 +152,9 @@ impl Past {
                 }) => {
                     self.units.insert(UnitId { group, number }, parts);
                 }
+                Ok(Record::Framed { group }) => {
+                    self.framed.insert(group);
+                }
                 Ok(Record::Fixed { file }) => {
                     self.fixed.insert(file);
                 }
@@ -144,6 +162,13 @@ impl Past {
             }
         }
         Some(found)
+    }
+
+    /// Forgets what was said of a file.
+    pub(crate) fn forget(&mut self, number: usize, file: &DataFile) {
+        self.fixed.remove(&number);
+        self.framed.retain(|group| !file.outputs.contains(group));
+        self.units.retain(|id, _| !file.outputs.contains(&id.group));
     }
 
     /// What all journals of a target say.
@@ -158,37 +183,36 @@ impl Past {
 
 /// Opens the journal called `name` for a run of this header, and counts what all journals say is done.
 ///
-/// A journal of another header is refused if `resumes`, else begun anew. Errors: those of [`Header::check`] and of the target.
+/// Errors: those of the target.
 pub(crate) fn open(
     target: &dyn Target,
     name: &str,
     header: &Header,
-    resumes: bool,
 ) -> Result<(Box<dyn Journal>, Past), Error> {
-    let mut past = Past::default();
-    let mut own = None;
     let journal = target.journal(name)?;
-    for found in target.journals()? {
-        let bytes = target.read_journal(&found)?;
-        let begun = past.read(&bytes, header);
-        if let Some(begun) = begun.as_ref().filter(|_| resumes) {
-            header.check(begun, target.name())?;
-        }
-        if found == name {
-            own = begun.map(|begun| (begun == *header, bytes.ends_with(b"\n")));
-        }
-    }
-    match own {
+    let own = target.read_journal(name).unwrap_or_default();
+    if Past::default().read(&own, header).as_ref() != Some(header) {
+        // New, or cut off in its first line.
+        journal.clear()?;
+        journal.append(line(header)?.as_bytes())?;
+        journal.sync()?;
+    } else if !own.ends_with(b"\n") {
         // A line that was cut ends here.
-        Some((true, false)) => journal.append(b"\n")?,
-        Some((true, true)) => {}
-        _ => {
-            journal.clear()?;
-            journal.append(line(header)?.as_bytes())?;
-            journal.sync()?;
+        journal.append(b"\n")?;
+    }
+    Ok((journal, Past::of(target, header)?))
+}
+
+/// The header under which attempts at the plan that `target` has entered were begun, if one of their journals has it.
+pub(crate) fn begun(target: &dyn Target) -> Result<Option<Header>, Error> {
+    for name in target.journals()? {
+        let bytes = target.read_journal(&name)?;
+        let first = bytes.split(|&byte| byte == b'\n').next().and_then(document);
+        if let Some(header) = first.and_then(|line| serde_json::from_slice(line).ok()) {
+            return Ok(Some(header));
         }
     }
-    Ok((journal, past))
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -58,6 +58,30 @@ pub(crate) struct Lanes<'a> {
 struct OpenFile {
     number: usize,
     sink: Box<dyn Sink>,
+    /// Whether a write or a sync has failed. The system tells of bytes that it could not keep only once: a sync that succeeds
+    /// afterwards speaks of others.
+    has_failed: AtomicBool,
+}
+
+impl OpenFile {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.noted(self.sink.write_at(offset, bytes))
+    }
+
+    /// Errors: the sync's; [`Error::Journal`] if bytes were lost before.
+    fn sync(&self) -> Result<(), Error> {
+        if self.has_failed.load(Ordering::Relaxed) {
+            return Err(Error::journal("a file has lost bytes that were written"));
+        }
+        self.noted(self.sink.sync())
+    }
+
+    fn noted(&self, done: Result<(), rialto_checkpoint::Error>) -> Result<(), Error> {
+        if done.is_err() {
+            self.has_failed.store(true, Ordering::Relaxed);
+        }
+        Ok(done?)
+    }
 }
 
 /// A group being written.
@@ -76,6 +100,8 @@ struct State {
 /// What a lane takes.
 enum Task {
     Unit(Arc<Work>, u64),
+    /// The frames of a group whose units are all done.
+    Frames(Arc<Work>),
     Fixed(Arc<OpenFile>),
 }
 
@@ -94,10 +120,17 @@ struct Pending {
     /// Lines of units whose bytes have agreed with the checksums of their sources.
     records: String,
     /// Lines of units of whose sources not all has been read.
-    unproven: Vec<(String, Vec<Arc<Check>>)>,
+    unproven: Vec<Unproven>,
     files: Vec<Arc<OpenFile>>,
     bytes: u64,
     since: Instant,
+}
+
+/// A line, its file, and what has to agree before it counts.
+struct Unproven {
+    line: String,
+    file: Arc<OpenFile>,
+    checks: Vec<Arc<Check>>,
 }
 
 impl Pending {
@@ -111,18 +144,19 @@ impl Pending {
         }
     }
 
-    /// All that may be made durable; what is unproven stays, with its files.
+    /// All that may be made durable; what is unproven stays.
     fn take(&mut self) -> Pending {
         let mut batch = std::mem::replace(self, Pending::empty());
-        for (line, checks) in std::mem::take(&mut batch.unproven) {
-            if checks.iter().all(|check| check.has_agreed()) {
-                batch.records.push_str(&line);
+        for record in std::mem::take(&mut batch.unproven) {
+            if record.checks.iter().all(|check| check.has_agreed()) {
+                batch.records.push_str(&record.line);
+                let is_new = |open: &Arc<OpenFile>| !Arc::ptr_eq(open, &record.file);
+                if batch.files.iter().all(is_new) {
+                    batch.files.push(record.file);
+                }
             } else {
-                self.unproven.push((line, checks));
+                self.unproven.push(record);
             }
-        }
-        if !self.unproven.is_empty() {
-            self.files = batch.files.clone();
         }
         batch
     }
@@ -206,12 +240,23 @@ impl<'a> Lanes<'a> {
     }
 
     fn lane(&self) {
+        /// A lane that panics lets the others stop, for nothing comes of it any more.
+        struct Guard<'a>(&'a AtomicBool);
+        impl Drop for Guard<'_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    self.0.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+        let _guard = Guard(&self.must_stop);
         let mut memory = Memory::default();
         while !self.must_stop.load(Ordering::Relaxed) {
             let done = match self.next() {
                 Ok(None) => return,
                 Ok(Some(Task::Fixed(file))) => self.write_fixed(file),
                 Ok(Some(Task::Unit(work, number))) => self.write_unit(&work, number, &mut memory),
+                Ok(Some(Task::Frames(work))) => self.write_frames(&work),
                 Err(error) => Err(error),
             };
             if let Err(error) = done {
@@ -272,15 +317,18 @@ impl<'a> Lanes<'a> {
             let parts = group.ids().map(|id| self.past.units.get(&id).cloned());
             let parts: Vec<Option<Vec<PartDigest>>> = parts.collect();
             let missing = parts.iter().filter(|part| part.is_none()).count();
-            if missing == 0 {
-                // What is in the journal to the last unit has its frames.
+            let is_framed = group.has_no_frames() || self.past.framed.contains(&group.first);
+            if missing == 0 && is_framed {
                 self.join(&group, &parts)?;
                 continue;
             }
             let file = self.open(&mut cursor, file)?;
             let state = Mutex::new(State { parts, missing });
-            let work = Work { group, file, state };
-            cursor.group = Some((Arc::new(work), 0));
+            let work = Arc::new(Work { group, file, state });
+            if missing == 0 {
+                return Ok(Some(Task::Frames(work)));
+            }
+            cursor.group = Some((work, 0));
         }
     }
 
@@ -295,6 +343,7 @@ impl<'a> Lanes<'a> {
         let open = Arc::new(OpenFile {
             number: cursor.file,
             sink: self.target.reopen(&file.name)?,
+            has_failed: AtomicBool::new(false),
         });
         cursor.open = Some(Arc::clone(&open));
         Ok(open)
@@ -305,7 +354,7 @@ impl<'a> Lanes<'a> {
         self.conversion.fixed(file.number, &mut |offset, part| {
             self.check_cancelled()?;
             bytes += part.len() as u64;
-            Ok(file.sink.write_at(offset, part)?)
+            file.write_at(offset, part)
         })?;
         let record = Record::Fixed { file: file.number };
         self.push(&record, file, bytes, Vec::new())
@@ -355,11 +404,11 @@ impl<'a> Lanes<'a> {
             };
             let bytes = memory.buffers.fill(&band, leader.dtype, &parts, place)?;
             if let [stream] = streams.as_mut_slice() {
-                stream.write(work.file.sink.as_ref(), bytes)?;
+                stream.write(&work.file, bytes)?;
             } else {
                 for (output, stream) in group.outputs.iter().zip(&mut streams) {
                     let columns = columns(output, &band, bytes, stream.at, &mut memory.columns);
-                    stream.write(work.file.sink.as_ref(), columns)?;
+                    stream.write(&work.file, columns)?;
                 }
             }
             written += bytes.len() as u64;
@@ -377,25 +426,42 @@ impl<'a> Lanes<'a> {
     }
 
     /// Notes that a unit is written; the last one of a group writes what stands around its outputs.
-    fn complete(&self, work: &Work, number: u64, parts: Vec<PartDigest>) -> Result<(), Error> {
-        let parts = {
+    fn complete(&self, work: &Arc<Work>, number: u64, parts: Vec<PartDigest>) -> Result<(), Error> {
+        {
             let mut state = locked(&work.state);
             state.parts[usize_range(0, number).end] = Some(parts);
             state.missing -= 1;
             if state.missing > 0 {
                 return Ok(());
             }
-            std::mem::take(&mut state.parts)
-        };
+        }
+        self.write_frames(work)
+    }
+
+    /// Writes what stands around the outputs of a group.
+    fn write_frames(&self, work: &Arc<Work>) -> Result<(), Error> {
+        let parts = std::mem::take(&mut locked(&work.state).parts);
         let checksums = self.join(&work.group, &parts)?;
+        if work.group.has_no_frames() {
+            return Ok(());
+        }
+        let mut written = 0;
         for (output, crc32) in work.group.outputs.iter().zip(checksums) {
             if let Some(frame) = &output.frame {
-                let sink = &work.file.sink;
-                sink.write_at(frame.offset, &frame.item.prefix())?;
-                sink.write_at(output.data.end, &frame.item.suffix(crc32))?;
+                let (head, tail) = (frame.item.prefix(), frame.item.suffix(crc32));
+                let file = &work.file;
+                file.write_at(frame.offset, &head)?;
+                file.write_at(output.data.end, &tail)?;
+                written += (head.len() + tail.len()) as u64;
             }
         }
-        Ok(())
+        let group = work.group.first;
+        self.push(
+            &Record::Framed { group },
+            Arc::clone(&work.file),
+            written,
+            Vec::new(),
+        )
     }
 
     /// Checksums of a group's outputs; keeps their digests.
@@ -420,11 +486,8 @@ impl<'a> Lanes<'a> {
         let line = line(record)?;
         let batch = {
             let mut pending = locked(&self.pending);
-            pending.unproven.push((line, checks));
+            pending.unproven.push(Unproven { line, file, checks });
             pending.bytes += bytes;
-            if !pending.files.iter().any(|open| open.number == file.number) {
-                pending.files.push(file);
-            }
             if pending.bytes < SYNC_BYTES && pending.since.elapsed() < self.sync_every {
                 return Ok(());
             }
@@ -446,7 +509,7 @@ fn sync(journal: &dyn Journal, batch: Pending) -> Result<(), Error> {
         return Ok(());
     }
     for file in &batch.files {
-        file.sink.sync()?;
+        file.sync()?;
     }
     journal.append(batch.records.as_bytes())?;
     Ok(journal.sync()?)
@@ -460,9 +523,9 @@ struct Stream {
 }
 
 impl Stream {
-    fn write(&mut self, sink: &dyn Sink, bytes: &[u8]) -> Result<(), Error> {
+    fn write(&mut self, file: &OpenFile, bytes: &[u8]) -> Result<(), Error> {
         self.hasher.update(bytes);
-        sink.write_at(self.at, bytes)?;
+        file.write_at(self.at, bytes)?;
         self.at += bytes.len() as u64;
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! What a run wrote, byte for byte: the digest of every tensor and of every file that holds none.
 
+use rialto_checkpoint::records::MANIFEST_FILE;
 use serde::{Deserialize, Serialize};
 
 use super::conversion::Conversion;
@@ -66,7 +67,7 @@ impl Manifest {
             for position in file.outputs.clone() {
                 let (output, entry) = (conversion.output(position), conversion.entry(position));
                 let digest = digests.get(position).copied().flatten();
-                let digest = digest.ok_or_else(|| Error::journal("an output has no digest"))?;
+                let digest = digest.ok_or_else(|| malformed("an output has no digest"))?;
                 let is_whole = entry.region.sizes() == entry.shape.extents();
                 tensors.push(TensorDigest {
                     name: entry.name,
@@ -92,11 +93,34 @@ impl Manifest {
         })
     }
 
-    /// As it is written.
+    /// As it is written: a line for each entry, so that two manifests can be compared by eye.
     pub(crate) fn text(&self) -> Result<String, Error> {
-        let text = serde_json::to_string(self);
-        let text = text.map_err(|error| Error::journal(&error.to_string()))?;
-        // A line for each entry, so that two of them can be compared by eye.
-        Ok(format!("{}\n", text.replace("},{", "},\n{")))
+        let mut text = format!("{{\"schema\":{},", self.schema);
+        list(&mut text, "tensors", &self.tensors)?;
+        text.push(',');
+        list(&mut text, "files", &self.files)?;
+        text.push(',');
+        list(&mut text, "data_files", &self.data_files)?;
+        text.push_str("}\n");
+        Ok(text)
+    }
+}
+
+/// Writes a list as a member of an object, a line an entry.
+fn list(text: &mut String, name: &str, entries: &[impl Serialize]) -> Result<(), Error> {
+    text.push_str(&format!("\"{name}\":["));
+    for (at, entry) in entries.iter().enumerate() {
+        text.push_str(if at == 0 { "\n" } else { ",\n" });
+        let entry = serde_json::to_string(entry);
+        text.push_str(&entry.map_err(|error| malformed(&error.to_string()))?);
+    }
+    text.push_str("\n]");
+    Ok(())
+}
+
+fn malformed(reason: &str) -> Error {
+    Error::Manifest {
+        file: MANIFEST_FILE.to_owned(),
+        reason: reason.to_owned(),
     }
 }

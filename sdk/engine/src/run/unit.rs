@@ -117,6 +117,11 @@ impl Group {
         }
     }
 
+    /// Whether nothing stands around its outputs.
+    pub(crate) fn has_no_frames(&self) -> bool {
+        self.outputs.iter().all(|output| output.frame.is_none())
+    }
+
     /// How many units it has, at least one.
     pub(crate) fn units(&self) -> u64 {
         self.units

@@ -105,6 +105,31 @@ impl Target for FaultyTarget {
         self.target.require_bytes(needed)
     }
 
+    fn enter(&mut self, plan: &str) -> Result<(), Error> {
+        self.write(Call::Enter, || Location::file(self.name()))?;
+        self.target.enter(plan)
+    }
+
+    fn other_plans(&self) -> Result<Vec<String>, Error> {
+        self.read(Call::OtherPlans, || Location::file(self.name()))?;
+        self.target.other_plans()
+    }
+
+    fn remove_other_plans(&self) -> Result<(), Error> {
+        self.write(Call::RemoveOtherPlans, || Location::file(self.name()))?;
+        self.target.remove_other_plans()
+    }
+
+    fn length(&self, name: &str) -> Result<Option<u64>, Error> {
+        self.read(Call::Length, || self.at(name))?;
+        self.target.length(name)
+    }
+
+    fn discard(self: Box<Self>) -> Result<(), Error> {
+        self.write(Call::Discard, || Location::file(self.name()))?;
+        self.target.discard()
+    }
+
     fn suspend(self: Box<Self>) -> Result<(), Error> {
         self.write(Call::Suspend, || Location::file(self.name()))?;
         self.target.suspend()

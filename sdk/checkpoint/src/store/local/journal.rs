@@ -42,7 +42,7 @@ impl JournalDirectory {
                 continue;
             }
             // A journal that survives a power loss is of no use where its name does not.
-            for directory in self.0.ancestors().take(3) {
+            for directory in self.0.ancestors().take(4) {
                 sync_directory(directory)?;
             }
             return Ok(LocalJournal {

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::journal::JournalDirectory;
 use super::tree::Tree;
-use super::{PAUSE, RACES, has_no_locks, is_at, is_there, write_error};
+use super::{PAUSE, RACES, has_no_locks, is_at, is_there, read_error, write_error};
 use crate::Error;
 
 pub(super) const MARKER: &str = ".rialto-partial";
@@ -25,6 +25,8 @@ pub(super) const OLD: &str = "old";
 pub(super) const DONE: &str = "done";
 /// What the journals are called once nothing is to be continued.
 pub(super) const SPENT: &str = "spent";
+/// How directories of plans begin.
+const PLAN: &str = "plan-";
 const TREE: &str = "tree";
 const JOURNAL: &str = "journal";
 
@@ -49,6 +51,8 @@ pub(super) struct Partial {
     /// Where its tree will appear.
     place: PathBuf,
     hold: Hold,
+    /// The directory inside that is built in, if not the whole.
+    plan: Option<String>,
 }
 
 /// What makes sure of a directory.
@@ -66,8 +70,10 @@ impl Partial {
     /// Errors: [`Error::TargetBusy`] if another builds there, or holds a journal there.
     pub(super) fn begin(place: &Path) -> Result<Partial, Error> {
         let partial = Partial::claimed(place, false)?;
-        if partial.journals().is_any_held()? {
-            return Err(busy(&partial.path));
+        for journals in partial.all_journals()? {
+            if journals.is_any_held()? {
+                return Err(busy(&partial.path));
+            }
         }
         Ok(partial)
     }
@@ -86,6 +92,7 @@ impl Partial {
             path,
             place: place.to_owned(),
             hold: Hold::Locked { _marker: lock },
+            plan: None,
         })
     }
 
@@ -105,6 +112,7 @@ impl Partial {
                         path,
                         place: place.to_owned(),
                         hold: Hold::Joined { directory },
+                        plan: None,
                     });
                 }
                 Ok(_) => {}
@@ -123,17 +131,76 @@ impl Partial {
         }
     }
 
+    /// What is built in: all of it, or the directory of one plan.
+    fn room(&self) -> PathBuf {
+        match &self.plan {
+            Some(plan) => self.path.join(plan),
+            None => self.path.clone(),
+        }
+    }
+
     pub(super) fn tree(&self) -> Tree {
-        Tree(self.path.join(TREE))
+        Tree(self.room().join(TREE))
     }
 
     pub(super) fn journals(&self) -> JournalDirectory {
-        JournalDirectory(self.path.join(JOURNAL))
+        JournalDirectory(self.room().join(JOURNAL))
     }
 
     /// Makes the directories for the tree and for the journals, if they are not there.
     pub(super) fn make_rooms(&self) -> io::Result<()> {
-        make_rooms(&File::open(&self.path)?)
+        make_rooms(&File::open(self.room())?)
+    }
+
+    /// Goes to the directory of a plan, and makes it if it is not there.
+    pub(super) fn enter_plan(&mut self, plan: &str) -> io::Result<()> {
+        self.check()?;
+        self.plan = Some(format!("{PLAN}{plan}"));
+        match fs::create_dir(self.room()) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        self.make_rooms()
+    }
+
+    /// The names of all plans but the one that was entered, in order.
+    pub(super) fn other_plans(&self) -> Result<Vec<String>, Error> {
+        let refuse = |source| read_error(&self.path.display().to_string(), source);
+        let mut plans = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(refuse)? {
+            let name = entry.map_err(refuse)?.file_name();
+            let name = name
+                .to_str()
+                .filter(|name| Some(*name) != self.plan.as_deref());
+            plans.extend(
+                name.and_then(|name| name.strip_prefix(PLAN))
+                    .map(str::to_owned),
+            );
+        }
+        plans.sort();
+        Ok(plans)
+    }
+
+    /// The journals of every plan, and those of none.
+    fn all_journals(&self) -> Result<Vec<JournalDirectory>, Error> {
+        let mut all = vec![self.journals()];
+        for plan in self.other_plans()? {
+            let room = self.path.join(format!("{PLAN}{plan}"));
+            all.push(JournalDirectory(room.join(JOURNAL)));
+        }
+        Ok(all)
+    }
+
+    /// Removes the directories of other plans. Errors: [`Error::TargetBusy`] if anybody is at work in one.
+    pub(super) fn remove_other_plans(&self) -> Result<(), Error> {
+        for plan in self.other_plans()? {
+            let room = self.path.join(format!("{PLAN}{plan}"));
+            if JournalDirectory(room.join(JOURNAL)).is_any_held()? {
+                return Err(busy(&self.path));
+            }
+            fs::remove_dir_all(&room).map_err(|source| write_error(&room, source))?;
+        }
+        Ok(())
     }
 
     /// Removes everything but the marker, after moving back an old result that a killed run had moved away.
@@ -156,7 +223,10 @@ impl Partial {
         for entry in fs::read_dir(&self.path).map_err(refuse)? {
             let entry = entry.map_err(refuse)?;
             let path = entry.path();
-            if kept.iter().any(|kept| entry.file_name() == *kept) {
+            let name = entry.file_name();
+            let is_plan = name.as_encoded_bytes().starts_with(PLAN.as_bytes());
+            // Whoever keeps a tree keeps those of plans.
+            if kept.iter().any(|kept| name == *kept) || is_plan && kept.contains(&TREE) {
                 continue;
             }
             let removed = match entry.file_type().map_err(refuse)?.is_dir() {

@@ -102,14 +102,13 @@ impl LocalTarget {
 
     /// Continues a directory that will be called `path` where an earlier attempt ended, or begins it.
     ///
-    /// Where the file system has no locks, it is for the user to know that no other process is at it. Errors: as
-    /// [`LocalTarget::create`]; what was there to continue is then there still.
+    /// Dropping it leaves everything for the next attempt: only [`Target::discard`] removes it. Where the file system has no
+    /// locks, it is for the user to know that no other process is at it. Errors: as [`LocalTarget::create`].
     pub fn resume(path: impl AsRef<Path>, overwrite: Overwrite) -> Result<LocalTarget, Error> {
         let mut target = LocalTarget::enter(path.as_ref(), overwrite, Role::Resumed)?;
         target.is_left = true;
         target.partial.clear_commit()?;
         target.make_rooms()?;
-        target.is_left = false;
         Ok(target)
     }
 
@@ -205,9 +204,8 @@ impl LocalTarget {
         Ok(())
     }
 
-    /// Syncs `tree` and puts it under the final name, with `exchange` to swap it with an older result.
+    /// Puts `tree`, which has been synced, under the final name, with `exchange` to swap it with an older result.
     fn publish(&self, exchange: impl Fn(&Path, &Path) -> io::Result<()>) -> Result<(), Error> {
-        self.partial.tree().sync()?;
         let refuse = |source| write_error(Path::new(&self.name), source);
         let occupant = occupant(&self.place, &self.name, self.overwrite)?;
         // Retired before the tree moves, and for good: after an exchange they would speak of the older result.
@@ -259,9 +257,15 @@ impl Target for LocalTarget {
 
     fn reopen(&self, name: &str) -> Result<Box<dyn Sink>, Error> {
         self.check_name(name)?;
-        let file = self.partial.tree().reopen(name);
+        let tree = self.partial.tree();
+        let is_new = tree.length(name)?.is_none();
+        let file = tree.reopen(name);
         let file = file.map_err(|source| self.refuse(name, source))?;
         self.made().insert(name.to_owned());
+        if is_new {
+            // What a journal will say of it is of no use where its name does not survive.
+            tree.sync_above(name)?;
+        }
         Ok(self.sink(name, file))
     }
 
@@ -306,6 +310,32 @@ impl Target for LocalTarget {
         })
     }
 
+    fn enter(&mut self, plan: &str) -> Result<(), Error> {
+        check_part(plan, &Location::file(&self.name))?;
+        let entered = self.partial.enter_plan(plan);
+        entered.map_err(|source| write_error(&self.partial.path, source))
+    }
+
+    fn other_plans(&self) -> Result<Vec<String>, Error> {
+        self.partial.other_plans()
+    }
+
+    fn remove_other_plans(&self) -> Result<(), Error> {
+        self.partial.remove_other_plans()
+    }
+
+    fn length(&self, name: &str) -> Result<Option<u64>, Error> {
+        self.check_name(name)?;
+        self.partial.tree().length(name)
+    }
+
+    fn discard(mut self: Box<Self>) -> Result<(), Error> {
+        match self.role {
+            Role::Joined => Ok(()),
+            Role::Created | Role::Resumed => self.remove(),
+        }
+    }
+
     fn suspend(mut self: Box<Self>) -> Result<(), Error> {
         self.is_left = true;
         Ok(())
@@ -316,6 +346,11 @@ impl Target for LocalTarget {
             return Err(Error::TargetJoined {
                 location: Location::file(&self.name),
             });
+        }
+        if let Err(error) = self.partial.tree().sync() {
+            // All of it is there yet: the next attempt goes on with it.
+            self.is_left = true;
+            return Err(error);
         }
         self.publish(|from, to| {
             renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE).map_err(io::Error::from)

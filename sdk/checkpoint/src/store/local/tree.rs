@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{RACES, sync_directory, write_error};
+use super::{RACES, read_error, sync_directory, write_error};
 use crate::Error;
 
 /// A directory tree by its root. The root itself is never made here: once it has been moved or removed, nothing more is
@@ -37,6 +37,24 @@ impl Tree {
     pub(super) fn reopen(&self, name: &str) -> io::Result<File> {
         let mut options = OpenOptions::new();
         self.open_with(name, options.write(true).create(true).truncate(false))
+    }
+
+    /// The length of a file; nothing if it is not there.
+    pub(super) fn length(&self, name: &str) -> Result<Option<u64>, Error> {
+        match fs::symlink_metadata(self.path(name)) {
+            Ok(metadata) => Ok(Some(metadata.len())),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(source) => Err(read_error(&self.path(name).display().to_string(), source)),
+        }
+    }
+
+    /// Syncs the directories above a file, up to the one that the root lies in.
+    pub(super) fn sync_above(&self, name: &str) -> Result<(), Error> {
+        let mut directory = self.path(name);
+        while directory != self.0 && directory.pop() {
+            sync_directory(&directory)?;
+        }
+        self.0.parent().map_or(Ok(()), sync_directory)
     }
 
     fn open_with(&self, name: &str, options: &OpenOptions) -> io::Result<File> {

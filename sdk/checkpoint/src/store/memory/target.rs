@@ -15,7 +15,11 @@ pub type MemorySlot = Arc<Mutex<Option<MemoryStore>>>;
 
 /// What attempts at a target have made so far: it outlives each of them. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryPartial {
+pub struct MemoryPartial(Arc<Mutex<BTreeMap<String, Attempts>>>);
+
+/// What attempts at one plan have made. Clones are the same.
+#[derive(Clone, Debug, Default)]
+struct Attempts {
     files: SharedFiles,
     journals: Arc<Mutex<BTreeMap<String, Log>>>,
 }
@@ -28,14 +32,25 @@ struct Log {
     holder: Weak<()>,
 }
 
-impl MemoryPartial {
+impl Attempts {
     fn journals(&self) -> MutexGuard<'_, BTreeMap<String, Log>> {
         locked(&self.journals)
     }
 
+    fn is_held(&self) -> bool {
+        let journals = self.journals();
+        journals.values().any(|log| log.holder.strong_count() > 0)
+    }
+}
+
+impl MemoryPartial {
+    /// What attempts at a plan have made; at none by the empty name.
+    fn of(&self, plan: &str) -> Attempts {
+        locked(&self.0).entry(plan.to_owned()).or_default().clone()
+    }
+
     fn clear(&self) {
-        self.files.write().clear();
-        self.journals().clear();
+        locked(&self.0).clear();
     }
 }
 
@@ -46,11 +61,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A target in memory: its files appear in the slot when it is committed, and nowhere otherwise.
 ///
-/// To forget one (`std::mem::forget`) is what a kill is to a process: what it made stays in its [`MemoryPartial`].
+/// One that was resumed leaves what it made in its [`MemoryPartial`], however it ends but by [`Target::discard`].
 #[derive(Debug)]
 pub struct MemoryTarget {
     name: String,
     partial: MemoryPartial,
+    /// The plan that was entered, and what is made of it.
+    plan: String,
+    made_of_it: Attempts,
     /// `None` for who only joined.
     slot: Option<MemorySlot>,
     is_continued: bool,
@@ -66,6 +84,8 @@ impl MemoryTarget {
         MemoryTarget {
             name: name.into(),
             partial: MemoryPartial::default(),
+            plan: String::new(),
+            made_of_it: Attempts::default(),
             slot: Some(slot),
             is_continued: false,
             made: Mutex::default(),
@@ -81,7 +101,9 @@ impl MemoryTarget {
     ) -> MemoryTarget {
         let mut target = MemoryTarget::new(name, slot);
         target.partial = partial.clone();
+        target.made_of_it = partial.of("");
         target.is_continued = true;
+        target.is_left = true;
         target
     }
 
@@ -90,7 +112,6 @@ impl MemoryTarget {
     pub fn join(name: impl Into<String>, partial: &MemoryPartial) -> MemoryTarget {
         let mut target = MemoryTarget::resume(name, MemorySlot::default(), partial);
         target.slot = None;
-        target.is_left = true;
         target
     }
 
@@ -107,7 +128,7 @@ impl MemoryTarget {
 
     fn sink(&self, name: &str) -> Box<dyn Sink> {
         Box::new(MemorySink {
-            files: self.partial.files.clone(),
+            files: self.made_of_it.files.clone(),
             key: name.to_owned(),
             name: self.shown(name),
         })
@@ -116,7 +137,7 @@ impl MemoryTarget {
     /// Looks at a journal that is there.
     fn with_log<T>(&self, name: &str, look: impl FnOnce(&Log) -> T) -> Result<T, Error> {
         check_part(name, &Location::file(&self.name))?;
-        match self.partial.journals().get(name) {
+        match self.made_of_it.journals().get(name) {
             Some(log) => Ok(look(log)),
             None => Err(Error::NotFound {
                 location: Location::file(self.shown(name)),
@@ -145,7 +166,7 @@ impl Target for MemoryTarget {
     fn create(&self, name: &str) -> Result<Box<dyn Sink>, Error> {
         check_name(name, &Location::file(&self.name))?;
         let mut made = locked(&self.made);
-        let mut files = self.partial.files.write();
+        let mut files = self.made_of_it.files.write();
         let may_stay = |other: &str| self.is_continued && other == name && !made.contains(name);
         let mut others = files.keys().filter(|other| is_in_the_way(other, name));
         if others.any(|other| !may_stay(other)) {
@@ -159,7 +180,7 @@ impl Target for MemoryTarget {
     fn reopen(&self, name: &str) -> Result<Box<dyn Sink>, Error> {
         check_name(name, &Location::file(&self.name))?;
         let mut made = locked(&self.made);
-        let mut files = self.partial.files.write();
+        let mut files = self.made_of_it.files.write();
         let mut others = files.keys().filter(|other| is_in_the_way(other, name));
         if others.any(|other| other != name) {
             return Err(self.refuse(name, io::ErrorKind::AlreadyExists));
@@ -171,14 +192,14 @@ impl Target for MemoryTarget {
 
     fn retain(&self, names: &BTreeSet<String>) -> Result<(), Error> {
         locked(&self.made).retain(|name| names.contains(name));
-        let mut files = self.partial.files.write();
+        let mut files = self.made_of_it.files.write();
         files.retain(|name, _| names.contains(name));
         Ok(())
     }
 
     fn journal(&self, name: &str) -> Result<Box<dyn Journal>, Error> {
         check_part(name, &Location::file(&self.name))?;
-        let mut journals = self.partial.journals();
+        let mut journals = self.made_of_it.journals();
         let log = journals.entry(name.to_owned()).or_default();
         if log.holder.strong_count() > 0 {
             return Err(Error::TargetBusy {
@@ -194,7 +215,7 @@ impl Target for MemoryTarget {
     }
 
     fn journals(&self) -> Result<Vec<String>, Error> {
-        Ok(self.partial.journals().keys().cloned().collect())
+        Ok(self.made_of_it.journals().keys().cloned().collect())
     }
 
     fn read_journal(&self, name: &str) -> Result<Vec<u8>, Error> {
@@ -203,6 +224,49 @@ impl Target for MemoryTarget {
 
     fn is_held(&self, name: &str) -> Result<Option<bool>, Error> {
         self.with_log(name, |log| Some(log.holder.strong_count() > 0))
+    }
+
+    fn enter(&mut self, plan: &str) -> Result<(), Error> {
+        check_part(plan, &Location::file(&self.name))?;
+        plan.clone_into(&mut self.plan);
+        self.made_of_it = self.partial.of(plan);
+        Ok(())
+    }
+
+    fn other_plans(&self) -> Result<Vec<String>, Error> {
+        let plans = locked(&self.partial.0);
+        let others = plans
+            .keys()
+            .filter(|plan| !plan.is_empty() && **plan != self.plan);
+        Ok(others.cloned().collect())
+    }
+
+    fn remove_other_plans(&self) -> Result<(), Error> {
+        let mut plans = locked(&self.partial.0);
+        let is_other = |plan: &str| !plan.is_empty() && plan != self.plan;
+        if plans
+            .iter()
+            .any(|(plan, attempts)| is_other(plan) && attempts.is_held())
+        {
+            return Err(Error::TargetBusy {
+                location: Location::file(&self.name),
+            });
+        }
+        plans.retain(|plan, _| !is_other(plan));
+        Ok(())
+    }
+
+    fn length(&self, name: &str) -> Result<Option<u64>, Error> {
+        check_name(name, &Location::file(&self.name))?;
+        let files = self.made_of_it.files.read();
+        Ok(files.get(name).map(|bytes| bytes.len() as u64))
+    }
+
+    fn discard(self: Box<Self>) -> Result<(), Error> {
+        if self.slot.is_some() {
+            self.partial.clear();
+        }
+        Ok(())
     }
 
     fn suspend(mut self: Box<Self>) -> Result<(), Error> {
@@ -217,10 +281,12 @@ impl Target for MemoryTarget {
             });
         };
         // Taken out, so that a sink which outlives the commit cannot change the finished store.
-        let files = std::mem::take(&mut *self.partial.files.write());
+        let files = std::mem::take(&mut *self.made_of_it.files.write());
         let finished = MemoryStore::new(self.name.as_str());
         *finished.files.write() = files;
         *locked(slot) = Some(finished);
+        // What attempts have left of it is done with.
+        self.partial.clear();
         Ok(())
     }
 }

@@ -161,19 +161,23 @@ fn what_a_suspended_or_killed_attempt_wrote_is_continued() {
                 expected.map(|(n, t)| (n.into(), t.into()))
             );
             assert!(world.is_clean());
-            assert_eq!(world.resume().journals().unwrap(), [""; 0]);
+            let next = world.resume();
+            assert_eq!(next.journals().unwrap(), [""; 0]);
+            next.discard().unwrap();
         }
     }
 }
 
 #[test]
-fn an_attempt_that_is_dropped_leaves_nothing_to_continue() {
+fn an_attempt_that_is_discarded_leaves_nothing_to_continue_and_one_that_is_dropped_all() {
     for world in worlds() {
         let first = world.resume();
         first.create("a").unwrap().write_at(0, b"1").unwrap();
         first.journal("j").unwrap().append(b"a").unwrap();
         first.suspend().unwrap();
         drop(world.resume());
+        assert_eq!(world.resume().journals().unwrap(), ["j"]);
+        world.resume().discard().unwrap();
         assert!(world.is_clean() && world.finished().is_none());
         let last = world.resume();
         assert_eq!(last.journals().unwrap(), [""; 0]);
@@ -450,8 +454,14 @@ fn every_call_is_passed_on_and_may_fail() {
     for call in 0..calls.len() {
         let (result, journal, files) = run(&Faults::at(call, Fault::Error(ErrorKind::Other)));
         assert_eq!(result.unwrap_err().code(), 5);
-        // Failing is not suspending.
-        assert_eq!((journal, files.len()), (None, 0));
+        // What was made by then is there for the next attempt.
+        let is_begun = |kind| calls[..call].contains(&kind);
+        let found = (journal.is_some(), !files.is_empty());
+        assert_eq!(
+            found,
+            (is_begun(Call::Journal), is_begun(Call::Create)),
+            "{call}"
+        );
         let (result, ..) = run(&Faults::at(call, Fault::Vanish));
         assert!(matches!(result.unwrap_err().code(), 2 | 5));
     }
@@ -473,4 +483,45 @@ fn every_call_is_passed_on_and_may_fail() {
         "{error}"
     );
     assert_eq!(faulty.read_journal("j").unwrap(), b"one.ha");
+}
+
+#[test]
+fn what_is_made_of_two_plans_lies_apart_and_only_who_is_at_none_of_it_goes() {
+    for world in worlds() {
+        let mut first = world.resume();
+        first.enter("p").unwrap();
+        assert_eq!(first.other_plans().unwrap(), [""; 0]);
+        first.reopen("a").unwrap().write_at(0, b"of p").unwrap();
+        first.journal("0").unwrap().append(b"p").unwrap();
+        assert_eq!(first.length("a").unwrap(), Some(4));
+        first.suspend().unwrap();
+
+        let mut second = world.resume();
+        second.enter("q").unwrap();
+        assert_eq!(second.other_plans().unwrap(), ["p"]);
+        assert_eq!(
+            (second.length("a").unwrap(), second.journals().unwrap()),
+            (None, vec![])
+        );
+        second.reopen("a").unwrap().write_at(0, b"q").unwrap();
+        // Somebody is at work at the other one still.
+        let mut other = world.join();
+        other.enter("p").unwrap();
+        let held = other.journal("1").unwrap();
+        let error = second.remove_other_plans().unwrap_err();
+        assert!(matches!(error, Error::TargetBusy { .. }), "{error}");
+        drop(held);
+        second.enter("p").unwrap();
+        assert_eq!(second.read_journal("0").unwrap(), b"p");
+        second.enter("q").unwrap();
+        second.remove_other_plans().unwrap();
+        assert_eq!(second.other_plans().unwrap(), [""; 0]);
+        second.commit().unwrap();
+        assert_eq!(
+            texts(&*world.finished().unwrap()),
+            [("a".to_owned(), "q".to_owned())]
+        );
+        drop(other);
+        assert!(world.is_clean());
+    }
 }

@@ -214,14 +214,18 @@ fn directories_above_stay_for_those_who_continue() {
         partial,
         [&format!("{MARKER}={sign}\n"), "journal/", "tree/"]
     );
-    drop(LocalTarget::resume(&out, Overwrite::Refuse).unwrap());
+    discard(LocalTarget::resume(&out, Overwrite::Refuse).unwrap());
     assert_eq!(tree_of(scratch.path()), ["x/", "x/y/"]);
     // One who joins removes them not even when they are empty.
     let out = scratch.path().join("x/y/z/out");
     let joined = LocalTarget::join(&out, Overwrite::Refuse).unwrap();
-    drop(LocalTarget::resume(&out, Overwrite::Refuse).unwrap());
+    discard(LocalTarget::resume(&out, Overwrite::Refuse).unwrap());
     drop(joined);
     assert_eq!(tree_of(scratch.path()), ["x/", "x/y/", "x/y/z/"]);
+}
+
+fn discard(target: LocalTarget) {
+    Box::new(target).discard().unwrap();
 }
 
 #[test]
@@ -240,7 +244,7 @@ fn when_the_tree_appears_no_journal_speaks_of_it_and_nobody_builds_in_it() {
         Err(io::ErrorKind::PermissionDenied.into())
     });
     assert!(publishing.is_err());
-    drop(target);
+    discard(target);
     assert_eq!(tree_of(scratch.path()), ["out/", "out/a=old"]);
 }
 
@@ -254,7 +258,7 @@ fn after_the_end_of_the_target_those_who_joined_write_nothing() {
         write(&target, "a", "1");
         match commits {
             true => Box::new(target).commit().unwrap(),
-            false => drop(target),
+            false => discard(target),
         }
         assert!(joined.create("b").is_err() && joined.reopen("c/d").is_err());
         assert!(joined.journal("j").is_err() && joined.journals().is_err());
