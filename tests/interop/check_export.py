@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Judges an export of rialto against the Hugging Face directory it came from, with the safetensors package and PyTorch.
 
-  check_export.py EXPORTED SOURCE --family NAME [--without-mtp] [--dequantized FILE]
+  check_export.py EXPORTED SOURCE --family NAME [--without-mtp] [--layers RANGES] [--exclude PATTERN]... [--dequantized FILE]
 
 Every tensor must come back with its shape and bits, in the shard that the index names; config.json and the side
 files byte for byte; each shard must say that it is PyTorch's. What Megatron does not keep of a GLM-5 comes back otherwise: weights in F32 but the
 routers' bias in BF16, weights in FP8 in BF16 and without their scales, and config.json without `quantization_config`. What those
 weights stand for is computed here, and must also be what another program wrote into the file of --dequantized.
-With --without-mtp the source's prediction layers are expected to be gone and config.json to say so, in nothing else changed.
+With --without-mtp the source's prediction layers are expected to be gone and config.json to say so, in nothing else changed. With --layers and
+--exclude exactly the tensors of that part of the model must be there, and config.json be that of the whole.
 Exit status 0 when nothing differs, 1 otherwise.
 """
 import argparse, json, os, sys, traceback
@@ -15,9 +16,11 @@ import argparse, json, os, sys, traceback
 import safetensors.torch
 from safetensors import safe_open
 
+import part
 from check_torch_dist import raw
 from families import FAMILIES
 from hf_directory import CONFIG, INDEX
+from records import MANIFEST, REPORT
 from report import Report
 
 MTP_KEY = "num_nextn_predict_layers"
@@ -52,7 +55,9 @@ class Checkpoint:
                 self.problems += [f"{key}: the index names {shard}, which does not hold it" for key in sorted(named - held)]
                 self.problems += [f"{key}: in {shard}, where the index does not look for it" for key in sorted(held - named)]
                 self.tensors.update((key, file.get_tensor(key)) for key in held)
-        self.side_files = files_below(root) - set(self.shards) - {INDEX, CONFIG}
+        rest = files_below(root) - set(self.shards) - {INDEX, CONFIG}
+        self.problems += [f"record absent: {name}" for name in (MANIFEST, REPORT) if name not in rest]
+        self.side_files = rest - {MANIFEST, REPORT}
 
     def bytes(self):
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
@@ -71,9 +76,10 @@ def check_config(exported, source, without_mtp, report):
         report.bad(f"{CONFIG} differs in more than {MTP_KEY} and {QUANTIZATION}, or not in them")
 
 
-def check(exported, source, family, without_mtp, dequantized, report):
+def check(exported, source, family, without_mtp, dequantized, report, chosen=part.Part()):
     """All of it; every difference goes to the report."""
     ours, theirs = Checkpoint(exported), family.plain(source, without_mtp)
+    theirs = {name: tensor for name, tensor in theirs.items() if chosen.has(name)}
     whole = family.plain(source)
     dropped = len(whole) - len(theirs)
     for problem in ours.problems:
@@ -120,12 +126,13 @@ def main(arguments):
     parser.add_argument("source")
     parser.add_argument("--family", required=True, choices=FAMILIES)
     parser.add_argument("--without-mtp", action="store_true")
+    part.add_options(parser)
     parser.add_argument("--dequantized")
     arguments = parser.parse_args(arguments)
     report = Report(20)
     try:
         family = FAMILIES[arguments.family]
-        check(arguments.exported, arguments.source, family, arguments.without_mtp, arguments.dequantized, report)
+        check(arguments.exported, arguments.source, family, arguments.without_mtp, arguments.dequantized, report, part.chosen(arguments))
     except Exception as error:
         traceback.print_exc()
         report.bad(f"cannot be checked: {type(error).__name__}: {error}")

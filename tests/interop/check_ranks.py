@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Loads a run of rialto as every rank of a real model would, with Megatron-Core.
 
-  check_ranks.py RUN EXPECTED RANKS --family NAME
+  check_ranks.py RUN EXPECTED RANKS --family NAME [--part]
 
 RUN       the run directory that `rialto import` made.
 EXPECTED  a safetensors file with the global tensors.
@@ -9,6 +9,7 @@ RANKS     for each rank of a real model its parameters, and the sharded state di
           `manifest.json` that has this list as `ranks`.
 --family  whose model it is: where Megatron-Core's transformer block names the layers, the content metadata of RUN must make it name them as
           these ranks did.
+--part    EXPECTED is a part of the model: of what the ranks asked for they ask only for its tensors, and for the objects of its layers and of none.
 
 The model is not needed: each rank's requests are built again from Megatron-Core's own classes, gated matrices through a factory as the
 model does, and loaded with strictness `raise_all`. There are as many processes as ranks, joined by gloo, and they exchange what
@@ -25,6 +26,7 @@ import torch.distributed.checkpoint as dcp
 
 from check_torch_dist import Expected, poison, raw, resolve
 from families import FAMILIES
+from part import layer_of
 from report import Collected, Report
 
 with contextlib.redirect_stderr(None):
@@ -196,12 +198,31 @@ def check_names(root, ranks, report):
         report.bad(f"the content metadata makes a model ask for its layers {names[one_by_one]}, these ranks ask for them {names[not one_by_one]}: {content}")
 
 
-def check(run, expected, ranks, family, report):
+def of_part(ranks, tensors):
+    """What the ranks ask for of a model that has these tensors alone."""
+    layers = {layer_of(key) for key in [*tensors, ""]}
+
+    def is_asked(request):
+        return request["key"] in tensors if request["kind"] == "tensor" else layer_of(request["key"]) in layers
+
+    for rank in ranks:
+        requests = [request for request in rank["sharded_state_dict"] if is_asked(request)]
+        names = {request["name"] for request in requests}
+        parameters = {name: held for name, held in rank["parameters"].items() if name in names}
+        yield {**rank, "sharded_state_dict": requests, "parameters": parameters}
+
+
+def check(run, expected, ranks, family, report, is_part=False):
     """All of it; every difference goes to the report."""
-    root, ranks = resolve(run), read_ranks(ranks)
+    root, ranks, expected = resolve(run), read_ranks(ranks), tensors(expected)
+    if is_part:
+        ranks = list(of_part(ranks, expected))
+        asked = {request["key"] for rank in ranks for request in rank["sharded_state_dict"]}
+        for key in sorted(set(expected) - asked):
+            report.bad(f"no rank asks for {key}")
     if family.block_modules:
         check_names(root, ranks, report)
-    heard = all_ranks(ranks, root, tensors(expected))
+    heard = all_ranks(ranks, root, expected)
     right = [0, 0, 0]
     for _, (counts, lines) in sorted(heard.items()):
         for line in lines:
@@ -221,10 +242,11 @@ def main(arguments):
     parser.add_argument("expected")
     parser.add_argument("ranks")
     parser.add_argument("--family", required=True, choices=FAMILIES)
+    parser.add_argument("--part", action="store_true")
     arguments = parser.parse_args(arguments)
     report = Report(20)
     try:
-        check(arguments.run, arguments.expected, arguments.ranks, FAMILIES[arguments.family], report)
+        check(arguments.run, arguments.expected, arguments.ranks, FAMILIES[arguments.family], report, arguments.part)
     except (Exception, dcp.CheckpointException) as error:  # PyTorch derives its own from BaseException.
         traceback.print_exc()
         report.bad(f"load failed: {type(error).__name__}: {error}")

@@ -3,11 +3,12 @@
 
   check_same.py FIRST OTHER... [--but NAME]...
 
-Each OTHER must have the files of FIRST with their bytes. A file named with --but must be in both and differ. Exit status 0 if that is
-so, 1 otherwise.
+Each OTHER must have the files of FIRST with their bytes; of the report of a run only that there is one is asked. A file named with --but
+must be in both and differ. Exit status 0 if that is so, 1 otherwise.
 """
 import argparse, os, sys, traceback
 
+from records import REPORT
 from report import Report
 
 
@@ -33,12 +34,12 @@ def check(first, others, but, report):
             a, b = ours[name], theirs[name]
             if name in but and a == b:
                 report.bad(f"{name_of}: {name} is the same, and should not be")
-            elif name not in but and a != b:
+            elif name not in [*but, REPORT] and a != b:
                 report.bad(f"{name_of}: {name} differs")
         for name in sorted(set(but) - (set(ours) & set(theirs))):
             report.bad(f"{name_of}: no file {name} to differ")
-    same = sum(len(content) for name, content in ours.items() if name not in but)
-    print(f"{len(others) + 1} directories, {len(ours) - len(but)} files of {same} bytes the same in all, {len(but)} different as expected")
+    same = [len(content) for name, content in ours.items() if name not in [*but, REPORT]]
+    print(f"{len(others) + 1} directories, {len(same)} files of {sum(same)} bytes the same in all, {len(but)} different as expected")
 
 
 def main(arguments):

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What a Megatron checkpoint of a GLM-5 must hold, made from the Hugging Face directory alone: the mapping a second time, in PyTorch.
 
-  expected.py SOURCE TARGET [--without-mtp] [--pad-vocab TP] [--manifest FILE]...
+  expected.py SOURCE TARGET [--without-mtp] [--pad-vocab TP] [--layers RANGES] [--exclude PATTERN]... [--manifest FILE]...
 
 Writes every global tensor into TARGET, a safetensors file: gate above up, experts stacked, FP8 weights multiplied by their
 scales, and everything in BF16 but the routers' bias. Every tensor of SOURCE must be used once. Each manifest is that of a checkpoint
 of the real Megatron-Core: its tensors must have the sha256 of ours, and its chunks be those that `boxes` says.
 With --pad-vocab, embedding and head are then filled up with zeros, as Megatron-Bridge sizes them for so many tensor parallel ranks.
+With --layers and --exclude only the keys of that part of the model are written.
 Exit status 0 when nothing differs, 1 otherwise.
 """
 import argparse, hashlib, json, math, sys
@@ -14,6 +15,7 @@ import argparse, hashlib, json, math, sys
 import safetensors.torch
 import torch
 
+import part
 from check_torch_dist import raw
 from hf_directory import read_config, shard_files
 from report import Report
@@ -196,15 +198,19 @@ def main(arguments):
     parser.add_argument("target")
     parser.add_argument("--without-mtp", action="store_true")
     parser.add_argument("--pad-vocab", type=int)
+    part.add_options(parser)
     parser.add_argument("--manifest", action="append", default=[])
     arguments = parser.parse_args(arguments)
     report = Report(20)
-    tensors = megatron(read_config(arguments.source), plain(arguments.source, arguments.without_mtp))
+    config, sources = read_config(arguments.source), plain(arguments.source, arguments.without_mtp)
+    tensors = megatron(config, sources)
     for path in arguments.manifest:
         with open(path) as file:
             check(tensors, json.load(file), report)
     if arguments.pad_vocab:
         tensors = padded(tensors, arguments.pad_vocab)
+    keys = part.chosen(arguments).keys(sources, torch.full, lambda flags: megatron(config, flags))
+    tensors = {key: tensor for key, tensor in tensors.items() if key in keys}
     safetensors.torch.save_file(tensors, arguments.target)
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     print(f"{len(tensors)} global tensors, {size} bytes")

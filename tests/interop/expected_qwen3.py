@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """What a Megatron checkpoint of a Qwen3 must hold, made from the Hugging Face directory alone: the mapping a second time, in NumPy.
 
-  expected_qwen3.py SOURCE TARGET [--per-layer] [--manifest FILE]...
+  expected_qwen3.py SOURCE TARGET [--per-layer] [--layers RANGES] [--exclude PATTERN]... [--manifest FILE]...
 
 Writes every global tensor into TARGET, a safetensors file. BF16 values are moved as their bits: NumPy has no such number, and none is
 computed. Layers are stacked along a leading axis; with --per-layer each has tensors of its own. Every tensor of SOURCE must be used once.
 Each manifest is that of a checkpoint of the real Megatron-Core: its tensors must have the sha256 of ours, its chunks be those that
-`boxes` says, and its objects those of `objects`. Exit status 0 when nothing differs, 1 otherwise.
+`boxes` says, and its objects those of `objects`. With --layers and --exclude only the keys of that part of the model are written. Exit status
+0 when nothing differs, 1 otherwise.
 """
 import argparse, hashlib, itertools, json, struct, sys
 
 import numpy as np
 
+import part
 from hf_directory import read_config, shard_files
 from report import Report
 
@@ -203,12 +205,16 @@ def main(arguments):
     parser.add_argument("source")
     parser.add_argument("target")
     parser.add_argument("--per-layer", action="store_true")
+    part.add_options(parser)
     parser.add_argument("--manifest", action="append", default=[])
     arguments = parser.parse_args(arguments)
     report = Report(20)
     for path in arguments.manifest:
         check_file(arguments.source, arguments.per_layer, path, report)
-    tensors = megatron(read_config(arguments.source), stored(arguments.source), arguments.per_layer)
+    config, sources = read_config(arguments.source), stored(arguments.source)
+    tensors = megatron(config, sources, arguments.per_layer)
+    keys = part.chosen(arguments).keys(sources, np.full, lambda flags: megatron(config, flags, arguments.per_layer))
+    tensors = {key: tensor for key, tensor in tensors.items() if key in keys}
     write_shard(arguments.target, tensors)
     size = sum(tensor.nbytes for tensor in tensors.values())
     print(f"{len(tensors)} global tensors, {size} bytes")

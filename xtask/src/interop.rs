@@ -3,9 +3,15 @@
 //! | module | noun |
 //! |---|---|
 //! | [`matrix`] | which models are converted on which meshes, and what is held against them |
+//! | [`courses`] | conversions by several processes, and by some that are killed |
+//! | [`parts`] | conversions of a part of a model |
+//! | [`faults`] | the results that faults are planted into |
 //! | [`python`] | the interpreter, and the checks that wait to be run in it |
 
+mod courses;
+mod faults;
 mod matrix;
+mod parts;
 mod python;
 
 use std::ffi::{OsStr, OsString};
@@ -14,7 +20,6 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
-use serde_json::json;
 
 use self::matrix::{Chunks, FAMILIES, Golden, Import, Layers, MODELS, Model, TRAINING};
 use self::python::Checks;
@@ -79,40 +84,33 @@ impl Conversions<'_> {
         let mut exports = Vec::new();
         for golden in model.goldens {
             exports.push(self.export_of_another(model, golden.name, &source)?);
-            self.check_export(model, &exports[exports.len() - 1]);
+            self.check_export(model, &exports[exports.len() - 1], &[]);
         }
         for import in model.imports {
             let run = self.import(model, import, &source, "run")?;
-            let held = self.expected_of(model, import);
-            let mut arguments = vec![run.clone().into_os_string(), held.into()];
-            arguments.extend(["--mcore".into(), "--pages".into()]);
-            arguments.extend(of_family(model));
-            self.checks.add("check_torch_dist", arguments);
-            self.check_import(model, import, &run);
-            // The models behind these are not padded: of a longer vocabulary they ask for what they have.
-            let expected = self.expected(model, import.layers);
-            for golden in of_layers(model, import.layers) {
-                let ranks = self.ranks(golden);
-                let paths = [run.as_path(), &expected, &ranks].map(Into::into);
-                let arguments = paths.into_iter().chain(of_family(model));
-                self.checks.add("check_ranks", arguments);
-            }
+            self.check_run(model, import, &run);
             let exported = self.named("exported", model, import);
             self.rialto(
                 model,
                 ["export".as_ref(), run.as_os_str(), exported.as_os_str()],
             )?;
-            self.check_export(model, &exported);
+            self.check_export(model, &exported, &[]);
             // What was announced at the export is all that the way back may change.
             let again = self.import(model, import, &exported, "again")?;
             let changed = model
                 .changed_by_export
                 .iter()
                 .flat_map(|name| ["--but".into(), (*name).into()]);
-            let directories = [run.into_os_string(), again.into_os_string()];
+            let directories = [&run, &again].map(OsString::from);
             self.checks
                 .add("check_same", directories.into_iter().chain(changed));
             exports.push(exported);
+            if import.has_courses {
+                self.courses(model, import, &source)?;
+            }
+            for part in import.parts {
+                self.part(model, import, part, &source, &run)?;
+            }
         }
         // One model, one export, whatever the mesh and whoever wrote the checkpoint.
         self.checks.add("check_same", exports);
@@ -130,13 +128,7 @@ impl Conversions<'_> {
                 continue;
             }
             let expected = self.expected(model, layers);
-            let mut wanted = vec![source.into(), expected.into_os_string()];
-            if !model.keeps_mtp {
-                wanted.push("--without-mtp".into());
-            }
-            if layers == Layers::Each {
-                wanted.push("--per-layer".into());
-            }
+            let mut wanted = self.expected_words(model, layers, source, &expected);
             for golden in of_layers(model, layers) {
                 let manifest = golden.path().join("manifest.json");
                 wanted.extend(["--manifest".into(), manifest.into_os_string()]);
@@ -152,13 +144,31 @@ impl Conversions<'_> {
         }
     }
 
+    /// What the check that makes an expectation is given.
+    fn expected_words(
+        &self,
+        model: &Model,
+        layers: Layers,
+        source: &Path,
+        file: &Path,
+    ) -> Vec<OsString> {
+        let mut words = vec![source.into(), file.into()];
+        if !model.keeps_mtp {
+            words.push("--without-mtp".into());
+        }
+        if layers == Layers::Each {
+            words.push("--per-layer".into());
+        }
+        words
+    }
+
     /// Exports of the checkpoints of a training run.
     fn training(&mut self) -> Result<()> {
         let source = self.fixture(TRAINING.source);
         let mut exports = Vec::new();
         for golden in TRAINING.goldens {
             exports.push(self.export_of_another(&TRAINING, golden.name, &source)?);
-            self.check_export(&TRAINING, &exports[exports.len() - 1]);
+            self.check_export(&TRAINING, &exports[exports.len() - 1], &[]);
         }
         self.checks.add("check_same", exports);
         Ok(())
@@ -172,24 +182,8 @@ impl Conversions<'_> {
         kind: &str,
     ) -> Result<PathBuf> {
         let run = self.named(kind, model, import);
-        let sizes = import.mesh.map(|size| size.to_string());
-        let [tp, pp, ep, etp] = sizes.each_ref().map(String::as_str);
-        let mtp = if model.keeps_mtp { "keep" } else { "drop" };
-        let mut options = vec!["--dtype", model.family.dtype];
-        options.extend(["--tp", tp, "--pp", pp, "--ep", ep, "--etp", etp]);
-        options.extend(["--chunks", import.chunks.option()]);
-        if model.family.has_mtp {
-            options.extend(["--mtp", mtp]);
-        }
-        if import.layers == Layers::Each {
-            options.extend(["--layer-axis", "per-layer"]);
-        }
-        if import.pads {
-            options.push("--pad-vocab");
-        }
-        let arguments = ["import".as_ref(), source.as_os_str(), run.as_os_str()];
-        let options = options.into_iter().map(AsRef::as_ref);
-        self.rialto(model, arguments.into_iter().chain(options))?;
+        let words = import_words(model, import, source, &run);
+        self.rialto(model, words.iter().map(OsString::as_os_str))?;
         Ok(run)
     }
 
@@ -203,7 +197,8 @@ impl Conversions<'_> {
         Ok(exported)
     }
 
-    fn check_export(&mut self, model: &Model, exported: &Path) {
+    /// Of the whole model, or of the part that options name.
+    fn check_export(&mut self, model: &Model, exported: &Path, part: &[&str]) {
         let mut arguments = vec![exported.into(), self.fixture(model.source).into_os_string()];
         arguments.extend(of_family(model));
         if !model.keeps_mtp {
@@ -212,7 +207,31 @@ impl Conversions<'_> {
         if let Some(dequantized) = model.dequantized {
             arguments.extend(["--dequantized".into(), self.fixture(dequantized).into()]);
         }
+        arguments.extend(part.iter().map(OsString::from));
         self.checks.add("check_export", arguments);
+    }
+
+    /// An import, of the whole model: by value and load, and against real checkpoints.
+    fn check_run(&mut self, model: &Model, import: &Import, run: &Path) {
+        let held = self.expected_of(model, import);
+        self.check_load(model, run, &held);
+        self.check_import(model, import, run);
+        // The models behind these are not padded: of a longer vocabulary they ask for what they have.
+        let expected = self.expected(model, import.layers);
+        for golden in of_layers(model, import.layers) {
+            let ranks = self.ranks(golden);
+            let paths = [run, &expected, &ranks].map(Into::into);
+            let arguments = paths.into_iter().chain(of_family(model));
+            self.checks.add("check_ranks", arguments);
+        }
+    }
+
+    /// An import by its values, loaded by the formats' own programs.
+    fn check_load(&mut self, model: &Model, run: &Path, expected: &Path) {
+        let mut arguments = vec![run.into(), expected.into(), "--mcore".into()];
+        arguments.push("--pages".into());
+        arguments.extend(of_family(model));
+        self.checks.add("check_torch_dist", arguments);
     }
 
     /// Against the real checkpoint of this mesh; where there is none, against that of another, and the chunks against a rule.
@@ -239,58 +258,6 @@ impl Conversions<'_> {
         self.checks.add("check_import", arguments);
     }
 
-    /// Where the results lie that faults are planted into, and what they are held against.
-    fn places(&self) -> serde_json::Value {
-        let [glm52, _, glm5, glm53, _, tied, untied] = &MODELS;
-        let result =
-            |kind, model: &Model, number: usize| self.named(kind, model, &model.imports[number]);
-        let expected = |model| self.expected(model, Layers::Default);
-        json!({
-            "glm5": {
-                "run": result("run", glm52, 0),
-                "exported": result("exported", glm52, 0),
-                "fixture": glm52.goldens[0].path(),
-                "source": self.fixture(glm52.source),
-                "expected": expected(glm52),
-                "cut_run": result("run", glm52, 1),
-                "cut_fixture": glm52.goldens[1].path(),
-                "ranks": self.ranks(&glm52.goldens[1]),
-                "whole_run": result("run", glm52, 3),
-                "padded_run": result("run", glm52, 4),
-                "padded_expected": self.expected_of(glm52, &glm52.imports[4]),
-                "f32_run": result("run", glm5, 2),
-                "f32_exported": result("exported", glm5, 2),
-                "f32_fixture": glm5.goldens[0].path(),
-                "f32_source": self.fixture(glm5.source),
-                "fp8_run": result("run", glm53, 0),
-                "fp8_exported": result("exported", glm53, 0),
-                "fp8_fixture": glm53.goldens[0].path(),
-                "fp8_ranks": self.ranks(&glm53.goldens[0]),
-                "fp8_source": self.fixture(glm53.source),
-                "fp8_expected": expected(glm53),
-                "dequantized": self.fixture(glm53.dequantized.unwrap_or_default()),
-            },
-            "qwen3": {
-                "run": result("run", tied, 0),
-                "exported": result("exported", tied, 0),
-                "fixture": tied.goldens[0].path(),
-                "source": self.fixture(tied.source),
-                "expected": expected(tied),
-                "cut_run": result("run", tied, 1),
-                "cut_fixture": tied.goldens[1].path(),
-                "untied_run": result("run", untied, 2),
-                "untied_exported": result("exported", untied, 2),
-                "untied_fixture": untied.goldens[0].path(),
-                "untied_source": self.fixture(untied.source),
-                "untied_expected": expected(untied),
-                "by_layer_run": result("run", untied, 3),
-                "by_layer_exported": result("exported", untied, 3),
-                "by_layer_fixture": untied.goldens[2].path(),
-                "by_layer_expected": self.expected(untied, Layers::Each),
-            },
-        })
-    }
-
     /// Runs rialto, whose summaries are many here and the same as in the demo, and names the plugin that it would not find.
     fn rialto<'a>(
         &mut self,
@@ -299,11 +266,19 @@ impl Conversions<'_> {
     ) -> Result<()> {
         self.count += 1;
         let mut words: Vec<OsString> = arguments.into_iter().map(OsStr::to_owned).collect();
-        if let Some(plugin) = &model.family.plugin {
-            words.push("--plugin".into());
-            words.push(self.workspace.plugin(plugin.library).into());
-        }
+        words.extend(self.plugin(model));
         self.workspace.rialto_silently(words)
+    }
+
+    fn plugin(&self, model: &Model) -> Vec<OsString> {
+        let plugin = model.family.plugin.as_ref();
+        let named = plugin.map(|plugin| {
+            [
+                "--plugin".into(),
+                self.workspace.plugin(plugin.library).into(),
+            ]
+        });
+        named.into_iter().flatten().collect()
     }
 
     fn named(&self, kind: &str, model: &Model, import: &Import) -> PathBuf {
@@ -350,6 +325,27 @@ impl Conversions<'_> {
     fn fixture(&self, name: &str) -> PathBuf {
         self.workspace.path("tests/fixtures").join(name)
     }
+}
+
+/// What imports `source` into `run`.
+fn import_words(model: &Model, import: &Import, source: &Path, run: &Path) -> Vec<OsString> {
+    let [tp, pp, ep, etp] = import.mesh.map(|size| OsString::from(size.to_string()));
+    let mtp = if model.keeps_mtp { "keep" } else { "drop" };
+    let mut words: Vec<OsString> = vec!["import".into(), source.into(), run.into()];
+    words.extend(["--dtype".into(), model.family.dtype.into()]);
+    words.extend(["--tp".into(), tp, "--pp".into(), pp]);
+    words.extend(["--ep".into(), ep, "--etp".into(), etp]);
+    words.extend(["--chunks".into(), import.chunks.option().into()]);
+    if model.family.has_mtp {
+        words.extend(["--mtp".into(), mtp.into()]);
+    }
+    if import.layers == Layers::Each {
+        words.extend(["--layer-axis".into(), "per-layer".into()]);
+    }
+    if import.pads {
+        words.push("--pad-vocab".into());
+    }
+    words
 }
 
 /// The real checkpoints of a model whose layers are named in this way.

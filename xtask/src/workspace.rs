@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -144,7 +144,11 @@ impl Workspace {
         self.run(&self.shown(&self.binary()), &mut command)
     }
 
-    fn rialto_command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+    /// Rialto itself, with arguments.
+    pub(crate) fn rialto_command<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Command {
         let mut command = Command::new(self.binary());
         // The plugin of this build and no other.
         command.args(arguments).env_remove("RIALTO_PLUGIN_PATH");
@@ -158,22 +162,29 @@ impl Workspace {
 
     /// Runs a command in the root, printed first.
     pub(crate) fn run(&self, name: &str, command: &mut Command) -> Result<()> {
+        println!();
+        let status = self.spawn(name, command)?.wait()?;
+        if !status.success() {
+            let first = command.get_args().next().map(Path::new);
+            bail!(
+                "{name} {} ended with {status}",
+                first.map_or(String::new(), |first| self.shown(first))
+            );
+        }
+        Ok(())
+    }
+
+    /// Starts a command in the root, printed first.
+    pub(crate) fn spawn(&self, name: &str, command: &mut Command) -> Result<Child> {
         let arguments: Vec<String> = command
             .get_args()
             .map(|argument| self.shown(Path::new(argument)))
             .collect();
-        println!("\n$ {name} {}", arguments.join(" "));
-        let status = command
+        println!("$ {name} {}", arguments.join(" "));
+        command
             .current_dir(&self.root)
-            .status()
-            .with_context(|| format!("{name} could not be started"))?;
-        if !status.success() {
-            bail!(
-                "{name} {} ended with {status}",
-                arguments.first().map_or("", String::as_str)
-            );
-        }
-        Ok(())
+            .spawn()
+            .with_context(|| format!("{name} could not be started"))
     }
 }
 

@@ -94,7 +94,37 @@ pub(crate) struct Import {
     pub(crate) layers: Layers,
     /// Whether the vocabulary is padded.
     pub(crate) pads: bool,
+    /// Whether it is also made by several processes, and by some that are killed.
+    pub(crate) has_courses: bool,
+    /// What is also converted alone.
+    pub(crate) parts: &'static [Part],
 }
+
+/// A part of a model.
+pub(crate) struct Part {
+    /// For the names of files.
+    pub(crate) name: &'static str,
+    /// As rialto takes them, and the checks.
+    pub(crate) options: &'static [&'static str],
+}
+
+/// The first layers alone, which leaves prediction layers out as well.
+const FIRST: Part = Part {
+    name: "first",
+    options: &["--layers", "0-1"],
+};
+
+/// Everything but the head.
+const HEADLESS: Part = Part {
+    name: "headless",
+    options: &["--exclude", "lm_head*"],
+};
+
+/// Both at once.
+const FIRST_HEADLESS: Part = Part {
+    name: "first-headless",
+    options: &["--layers", "0-1", "--exclude", "lm_head*"],
+};
 
 /// A checkpoint in the tree and everything that is done with it.
 pub(crate) struct Model {
@@ -130,11 +160,16 @@ const fn on(mesh: [u32; 4]) -> Import {
         chunks: Chunks::Megatron,
         layers: Layers::Default,
         pads: false,
+        has_courses: false,
+        parts: &[],
     }
 }
 
 /// The config that a run directory keeps for the way back.
 const KEPT_CONFIG: &str = "iter_0000000/rialto/source/config.json";
+
+/// The digests of all files, that one's too.
+const MANIFEST: &str = "rialto-manifest.json";
 
 /// Three releases of GLM-5: with shared indexers, with an indexer in every layer and routers in F32, and with weights in FP8. Two Qwen3
 /// models: with the head in the embedding, and with one of its own.
@@ -151,7 +186,11 @@ pub(crate) const MODELS: [Model; 7] = [
         ],
         imports: &[
             on([1, 1, 1, 1]),
-            on([2, 2, 2, 1]),
+            Import {
+                has_courses: true,
+                parts: &[FIRST, HEADLESS],
+                ..on([2, 2, 2, 1])
+            },
             on([2, 1, 2, 2]),
             Import {
                 chunks: Chunks::Whole,
@@ -170,8 +209,15 @@ pub(crate) const MODELS: [Model; 7] = [
         keeps_mtp: false,
         dequantized: None,
         goldens: &[golden("glm52-tiny-tp1", [1, 1, 1, 1])],
-        imports: &[on([1, 1, 1, 1]), on([2, 2, 2, 1]), on([2, 1, 2, 2])],
-        changed_by_export: &[KEPT_CONFIG],
+        imports: &[
+            Import {
+                parts: &[FIRST_HEADLESS],
+                ..on([1, 1, 1, 1])
+            },
+            on([2, 2, 2, 1]),
+            on([2, 1, 2, 2]),
+        ],
+        changed_by_export: &[KEPT_CONFIG, MANIFEST],
     },
     Model {
         family: GLM5,
@@ -193,8 +239,18 @@ pub(crate) const MODELS: [Model; 7] = [
         keeps_mtp: true,
         dequantized: Some("glm53-tiny-dequantized.safetensors"),
         goldens: &[golden("glm53-tiny-mtp-ep5", [1, 1, 5, 1])],
-        imports: &[on([1, 1, 5, 1]), on([1, 1, 1, 1]), on([1, 2, 5, 2])],
-        changed_by_export: &[KEPT_CONFIG],
+        imports: &[
+            Import {
+                parts: &[FIRST],
+                ..on([1, 1, 5, 1])
+            },
+            on([1, 1, 1, 1]),
+            Import {
+                has_courses: true,
+                ..on([1, 2, 5, 2])
+            },
+        ],
+        changed_by_export: &[KEPT_CONFIG, MANIFEST],
     },
     // The real Megatron-Core has not written this one: it is loaded by its format, and held against its source alone.
     Model {
@@ -204,7 +260,7 @@ pub(crate) const MODELS: [Model; 7] = [
         dequantized: Some("glm53-tiny-dequantized.safetensors"),
         goldens: &[],
         imports: &[on([1, 1, 1, 1]), on([1, 2, 5, 2])],
-        changed_by_export: &[KEPT_CONFIG],
+        changed_by_export: &[KEPT_CONFIG, MANIFEST],
     },
     Model {
         family: QWEN3,
@@ -215,7 +271,13 @@ pub(crate) const MODELS: [Model; 7] = [
             golden("qwen3-tied-tp1", [1, 1, 1, 1]),
             golden("qwen3-tied-tp2pp3", [2, 3, 1, 1]),
         ],
-        imports: &[on([1, 1, 1, 1]), on([2, 3, 1, 1])],
+        imports: &[
+            on([1, 1, 1, 1]),
+            Import {
+                has_courses: true,
+                ..on([2, 3, 1, 1])
+            },
+        ],
         changed_by_export: &[],
     },
     Model {
@@ -237,6 +299,7 @@ pub(crate) const MODELS: [Model; 7] = [
             on([4, 1, 1, 1]),
             Import {
                 layers: Layers::Each,
+                parts: &[FIRST_HEADLESS],
                 ..on([1, 1, 1, 1])
             },
         ],
