@@ -375,6 +375,14 @@ def run_block(root, modules, exp, rep):
           f"content metadata {metadata}")
 
 
+def check(run, expected, report, block_modules=None):
+    """All of it, of an import of ours; every difference goes to the report."""
+    arguments = argparse.Namespace(subset=False, skip_bytes=False, pages=True, block_modules=block_modules)
+    root, expected = resolve(run), Expected(expected)
+    metadata = run_dcp(root, expected, report, arguments)
+    run_mcore(root, metadata, expected, report, arguments)
+
+
 def main(arguments):
     from families import FAMILIES       # here, because what it knows of GLM-5 needs this file
     p = argparse.ArgumentParser()

@@ -1,11 +1,12 @@
 """Faults in conversions of GLM-5, and the checks that must see them."""
-import argparse, json, os
+import json, os
 
 import torch
 
 import check_export, check_import, check_ranks, check_same, check_torch_dist, expected
 from damage import *
 from families import GLM5
+from records import MANIFEST, REPORT
 
 NORM = "decoder.final_norm.weight"
 EXPERTS = "decoder.layers.7.mlp.experts.experts.linear_fc1.weight"
@@ -22,11 +23,7 @@ HEAD_STATE = "output_layer._extra_state/shard_0_1"
 # --- the checks ---
 
 def by_torch_dist(run, tensors, report):
-    arguments = argparse.Namespace(subset=False, skip_bytes=False, pages=True, block_modules=None)
-    tensors = check_torch_dist.Expected(tensors)
-    root = check_torch_dist.resolve(run)
-    metadata = check_torch_dist.run_dcp(root, tensors, report, arguments)
-    check_torch_dist.run_mcore(root, metadata, tensors, report, arguments)
+    check_torch_dist.check(run, tensors, report)
 
 
 def by_expected(source, manifest, report):
@@ -162,6 +159,7 @@ FAULTS = [
     ("export", "index key", "an index key renamed", index(rename_key)),
     ("export", "total_size", "another total size", index(grow)),
     ("export", "config.json", "a byte more in config.json", append("config.json", b"\n")),
+    ("export", "record absent: rialto-manifest.json", "no manifest", lambda exported: os.remove(os.path.join(exported, MANIFEST))),
     ("export", "side file", "a side file more", append("generation_config.json", b"{}")),
     ("export without mtp", "tensor unexpected", "prediction layers that should be gone", lambda exported: None),
     ("torch_dist", "another CRC", "a CRC of right data", wrong_crc(NORM)),
@@ -238,6 +236,8 @@ FAULTS = [
     ("export of f32", "side file", "a side file missing", lambda exported: os.remove(os.path.join(exported, "generation_config.json"))),
     ("same", "differs", "a bit of a weight", flip_weight(NORM)),
     ("same", "one side only", "a file missing", remove("common.pt")),
+    ("same", "one side only", "no report of the run", lambda run: os.remove(os.path.join(run, REPORT))),
+    ("same", "manifest.json differs", "a digest of other data", append(MANIFEST, b" ")),
     ("same", "one side only", "a file more", append("iter_0000000/x", b"x")),
     ("same but", "should not be", "a file that should differ", lambda run: None),
 ]

@@ -1,5 +1,5 @@
 """Faults in conversions of Qwen3, and the checks that must see them."""
-import argparse, dataclasses, os
+import dataclasses, os
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -27,11 +27,7 @@ FLAG = "non_homogeneous_layers"
 # --- the checks ---
 
 def by_torch_dist(run, tensors, report):
-    arguments = argparse.Namespace(subset=False, skip_bytes=False, pages=True, block_modules=QWEN3.block_modules)
-    tensors = check_torch_dist.Expected(tensors)
-    root = check_torch_dist.resolve(run)
-    metadata = check_torch_dist.run_dcp(root, tensors, report, arguments)
-    check_torch_dist.run_mcore(root, metadata, tensors, report, arguments)
+    check_torch_dist.check(run, tensors, report, QWEN3.block_modules)
 
 
 def manifest(fixture):

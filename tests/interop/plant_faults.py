@@ -3,7 +3,7 @@
 
   plant_faults.py PLACES
 
-PLACES is a JSON object: for each family one that names the results, as `cargo xtask interop` left them, and what they are held against; see
+PLACES is a JSON object: for each subject one that names the results, as `cargo xtask interop` left them, and what they are held against; see
 `scenes` in its `faults_*.py`. Undamaged ones must pass; every damaged one must fail, and for the reason planted. Exit status 0 if that is
 so, 1 otherwise.
 """
@@ -12,10 +12,10 @@ import contextlib, io, json, os, shutil, sys, tempfile
 import torch
 import torch.distributed.checkpoint as dcp
 
-import faults_glm5, faults_qwen3
+import faults_courses, faults_glm5, faults_parts, faults_qwen3
 from report import Collected
 
-FAMILIES = {"glm5": faults_glm5, "qwen3": faults_qwen3}
+SUBJECTS = {"glm5": faults_glm5, "qwen3": faults_qwen3, "courses": faults_courses, "parts": faults_parts}
 
 
 def judged(check, copy):
@@ -41,15 +41,15 @@ def copied(good, folder):
     return copy
 
 
-def play(family, faults, places):
-    """All scenes of a family. Returns how many did not say what they should."""
+def play(subject, faults, places):
+    """All scenes of a subject. Returns how many did not say what they should."""
     faults.prepare(places)
     wrong, stages = 0, faults.scenes(places)
     for scene, (good, check) in stages.items():
         if scene not in faults.FAILING:
             found = judged(check, good)
             wrong += bool(found)
-            print(f"{family}: {scene}: undamaged", "is refused: " + "; ".join(found[:3]) if found else "passes")
+            print(f"{subject}: {scene}: undamaged", "is refused: " + "; ".join(found[:3]) if found else "passes")
     for scene, reason, name, damage in faults.FAULTS:
         good, check = stages[scene]
         with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +59,7 @@ def play(family, faults, places):
         seen = [line for line in found if reason in line]
         wrong += not seen
         outcome = "seen: " + " ".join(seen[0].split())[:110] if seen else f"NOT SEEN ({reason!r} not in {found[:3]})"
-        print(f"{family}: {scene}: {name}: {outcome}", flush=True)
+        print(f"{subject}: {scene}: {name}: {outcome}", flush=True)
     return wrong
 
 
@@ -69,8 +69,8 @@ def main(arguments):
         return 2
     with open(arguments[0]) as file:
         places = json.load(file)
-    wrong = sum(play(family, FAMILIES[family], at) for family, at in places.items())
-    planted = sum(len(FAMILIES[family].FAULTS) for family in places)
+    wrong = sum(play(subject, SUBJECTS[subject], at) for subject, at in places.items())
+    planted = sum(len(SUBJECTS[subject].FAULTS) for subject in places)
     print("RESULT", f"FAILED ({wrong} checks did not say what they should)" if wrong or not planted else f"OK ({planted} planted faults seen)")
     return 1 if wrong or not planted else 0
 

@@ -349,7 +349,7 @@ fn import_words(model: &Model, import: &Import, source: &Path, run: &Path) -> Ve
 }
 
 /// The real checkpoints of a model whose layers are named in this way.
-fn of_layers(model: &Model, layers: Layers) -> impl Iterator<Item = &'static Golden> {
+fn of_layers(model: &Model, layers: Layers) -> impl Iterator<Item = &'static Golden> + Clone {
     let goldens = model.goldens.iter();
     goldens.filter(move |golden| golden.layers == layers)
 }

@@ -1,14 +1,14 @@
 //! The results that faults are planted into.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::Conversions;
-use super::matrix::{Layers, MODELS, Model};
+use super::matrix::{Golden, Layers, MODELS, Model};
+use super::{Conversions, of_layers};
 
 impl Conversions<'_> {
     /// Where the results lie that faults are planted into, and what they are held against.
-    pub(crate) fn places(&self) -> serde_json::Value {
-        let [glm52, _, glm5, glm53, _, tied, untied] = &MODELS;
+    pub(crate) fn places(&self) -> Value {
+        let [glm52, without_mtp, glm5, glm53, _, tied, untied] = &MODELS;
         let result =
             |kind, model: &Model, number: usize| self.named(kind, model, &model.imports[number]);
         let expected = |model| self.expected(model, Layers::Default);
@@ -55,6 +55,65 @@ impl Conversions<'_> {
                 "by_layer_fixture": untied.goldens[2].path(),
                 "by_layer_expected": self.expected(untied, Layers::Each),
             },
+            // One of each model, and of each course.
+            "courses": {
+                "together": self.place_of_course(glm52, 1, "together"),
+                "resumed": self.place_of_course(glm53, 2, "resumed"),
+                "resumed together": self.place_of_course(tied, 1, "resumed-together"),
+            },
+            "parts": {
+                "first": self.place_of_part(glm52, 1),
+                "first and headless": self.place_of_part(without_mtp, 0),
+                "first of fp8": self.place_of_part(glm53, 0),
+                "by layer": self.place_of_part(untied, 3),
+            },
+        })
+    }
+
+    /// What an import wrote in a course, and its export.
+    fn place_of_course(&self, model: &Model, number: usize, course: &str) -> Value {
+        let import = &model.imports[number];
+        let result =
+            |kind: &str, course: &str| self.named(&format!("{kind}-{course}"), model, import);
+        let mut goldens = of_layers(model, import.layers);
+        let golden = goldens.clone().find(|golden| golden.mesh == import.mesh);
+        let nearest = golden.or(goldens.next());
+        json!({
+            "family": model.family.name,
+            "run": result("run", course),
+            "exported": result("exported", course),
+            "alone_run": result("run", "alone"),
+            "alone_exported": result("exported", "alone"),
+            "expected": self.expected(model, import.layers),
+            "fixture": nearest.map(Golden::path),
+            // Where there is no real checkpoint of this mesh, chunks follow a rule.
+            "mesh": golden.is_none().then_some(import.mesh),
+            "ranks": nearest.map(|golden| self.ranks(golden)),
+            "source": self.fixture(model.source),
+            "dequantized": model.dequantized.map(|name| self.fixture(name)),
+        })
+    }
+
+    /// What was converted of an import's first part, and the whole.
+    fn place_of_part(&self, model: &Model, number: usize) -> Value {
+        let import = &model.imports[number];
+        let part = &import.parts[0];
+        let result = |kind: &str| self.named(&format!("{kind}-{}", part.name), model, import);
+        let mut goldens = of_layers(model, import.layers);
+        let golden = goldens.clone().find(|golden| golden.mesh == import.mesh);
+        json!({
+            "family": model.family.name,
+            "run": result("run"),
+            "exported": result("exported"),
+            "whole_run": self.named("run", model, import),
+            "whole_exported": self.named("exported", model, import),
+            "expected": self.expected_of_part(model, import, part),
+            "ranks": golden.or(goldens.next()).map(|golden| self.ranks(golden)),
+            "source": self.fixture(model.source),
+            "without_mtp": !model.keeps_mtp,
+            "dequantized": model.dequantized.map(|name| self.fixture(name)),
+            "layers": part.layers,
+            "exclude": part.exclude,
         })
     }
 }

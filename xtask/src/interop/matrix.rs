@@ -104,26 +104,40 @@ pub(crate) struct Import {
 pub(crate) struct Part {
     /// For the names of files.
     pub(crate) name: &'static str,
+    /// Layers of the source.
+    pub(crate) layers: Option<&'static str>,
+    /// Patterns of names that are left out.
+    pub(crate) exclude: &'static [&'static str],
+}
+
+impl Part {
     /// As rialto takes them, and the checks.
-    pub(crate) options: &'static [&'static str],
+    pub(crate) fn options(&self) -> Vec<&'static str> {
+        let layers = self.layers.map(|layers| ["--layers", layers]);
+        let exclude = self.exclude.iter().map(|pattern| ["--exclude", pattern]);
+        layers.into_iter().chain(exclude).flatten().collect()
+    }
 }
 
 /// The first layers alone, which leaves prediction layers out as well.
 const FIRST: Part = Part {
     name: "first",
-    options: &["--layers", "0-1"],
+    layers: Some("0-1"),
+    exclude: &[],
 };
 
 /// Everything but the head.
 const HEADLESS: Part = Part {
     name: "headless",
-    options: &["--exclude", "lm_head*"],
+    layers: None,
+    exclude: &["lm_head*"],
 };
 
 /// Both at once.
 const FIRST_HEADLESS: Part = Part {
     name: "first-headless",
-    options: &["--layers", "0-1", "--exclude", "lm_head*"],
+    layers: Some("0-1"),
+    exclude: &["lm_head*"],
 };
 
 /// A checkpoint in the tree and everything that is done with it.

@@ -19,14 +19,14 @@ impl Conversions<'_> {
         run: &Path,
     ) -> Result<()> {
         let expected = self.expected_of_part(model, import, part);
-        let options = || part.options.iter().map(OsString::from);
+        let options = part.options();
         let mut wanted = self.expected_words(model, import.layers, source, &expected);
-        wanted.extend(options());
+        wanted.extend(options.iter().map(OsString::from));
         self.checks.add(model.family.expected, wanted);
 
         let imported = self.named(&format!("run-{}", part.name), model, import);
         let mut words = import_words(model, import, source, &imported);
-        words.extend(options());
+        words.extend(options.iter().map(OsString::from));
         self.rialto(model, words.iter().map(OsString::as_os_str))?;
         self.check_load(model, &imported, &expected);
         for golden in of_layers(model, import.layers) {
@@ -40,9 +40,9 @@ impl Conversions<'_> {
 
         let exported = self.named(&format!("exported-{}", part.name), model, import);
         let words = ["export".as_ref(), run.as_os_str(), exported.as_os_str()];
-        let options = part.options.iter().map(OsStr::new);
-        self.rialto(model, words.into_iter().chain(options))?;
-        self.check_export(model, &exported, part.options);
+        let chosen = options.iter().map(OsStr::new);
+        self.rialto(model, words.into_iter().chain(chosen))?;
+        self.check_export(model, &exported, &options);
         Ok(())
     }
 
