@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use crate::world::{command, contents, fixture, rialto, run, scratch, text};
+use crate::world::{command, contents, family, fixture, rialto, run, scratch, text};
 
 /// A file system of so many KiB of memory, for as long as it lives.
 struct SmallDisk(tempfile::TempDir);
@@ -159,6 +159,32 @@ fn fc_52_no_command_looks_for_a_library_of_a_gpu() {
                 !searched.iter().any(|name| name.contains(library)),
                 "{arguments:?}: {searched:?}"
             );
+        }
+    }
+}
+
+#[test]
+fn fc_52_program_and_plugin_need_nothing_but_the_libraries_of_c() {
+    for file in [Path::new(env!("CARGO_BIN_EXE_rialto")), &family()] {
+        let output = Command::new("ldd").arg(file).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let libraries = text
+            .lines()
+            .filter_map(|line| line.split_whitespace().next());
+        let libraries: Vec<&str> = libraries.collect();
+        assert!(libraries.contains(&"libc.so.6"), "{text}");
+        let known = [
+            "linux-vdso",
+            "libgcc_s",
+            "libc.",
+            "libm.",
+            "libdl.",
+            "libpthread.",
+            "ld-linux",
+        ];
+        for library in libraries {
+            let name = library.rsplit('/').next().unwrap();
+            assert!(known.iter().any(|known| name.starts_with(known)), "{text}");
         }
     }
 }

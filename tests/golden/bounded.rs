@@ -20,13 +20,18 @@ use crate::world::{both_ways, in_memory};
 /// What the engine reads and writes at a time at most, but for what is decoded together.
 const BAND_BYTES: u64 = 2 << 20;
 
-/// The longest block that was asked for or given.
+/// The longest block that was asked for or given, and the bytes of all that were asked for.
 #[derive(Clone, Debug, Default)]
-struct Longest(Arc<AtomicU64>);
+struct Longest(Arc<AtomicU64>, Arc<AtomicU64>);
 
 impl Longest {
     fn note(&self, length: usize) {
         self.0.fetch_max(length as u64, Ordering::Relaxed);
+    }
+
+    fn note_read(&self, length: usize) {
+        self.note(length);
+        self.1.fetch_add(length as u64, Ordering::Relaxed);
     }
 
     fn take(&self) -> u64 {
@@ -48,7 +53,7 @@ impl Source for Measured<Box<dyn Source>> {
         self.inner.len()
     }
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
-        self.longest.note(buffer.len());
+        self.longest.note_read(buffer.len());
         self.inner.read_at(offset, buffer)
     }
 }
@@ -202,5 +207,29 @@ fn fc_49_fc_51_blocks_in_memory_do_not_grow_with_the_model() {
             // The codes of as many rows.
             assert!(longest.take() <= 128 * 65_536);
         }
+    });
+}
+
+/// Codes and scales, each once: a block that is cut apart would be read and decoded again for each of its parts.
+#[test]
+fn fc_51_what_is_encoded_is_read_once() {
+    both_ways(|family| {
+        let source = large(family, 1000);
+        let longest = Longest::default();
+        let measured = Measured {
+            inner: source.clone(),
+            longest: longest.clone(),
+        };
+        let plan = ImportPlan::new(family, Arc::new(measured), &Options::default()).unwrap();
+        let before = longest.1.load(Ordering::Relaxed);
+        let target = MemoryTarget::new("run", Arc::new(Mutex::new(None)));
+        plan.run(family, Box::new(target), &RunOptions::default(), &Silent)
+            .unwrap();
+        let read = longest.1.load(Ordering::Relaxed) - before;
+        let stored = source.bytes("model.safetensors").unwrap().len() as u64;
+        assert!(
+            read >= stored * 99 / 100 && read <= stored * 102 / 100,
+            "{read} bytes of {stored}"
+        );
     });
 }

@@ -109,7 +109,7 @@ fn layers_of_an_import_are_those_of_the_whole_one_and_the_rest_is_counted() {
 }
 
 #[test]
-fn layers_experts_and_names_of_an_export_are_those_of_the_whole_one() {
+fn fc_43_fc_44_what_a_filtered_export_lacks_is_listed_and_its_index_names_what_is_there() {
     both_ways(|family| {
         let (run, _) = import(family, "glm52-tiny", &Options::default()).unwrap();
         let (whole, all) = export(family, &run, &ExportOptions::default()).unwrap();

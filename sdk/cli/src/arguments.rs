@@ -392,7 +392,7 @@ pub(crate) struct Verify {
     /// The checkpoint to compare it with, of either format; with --manifest a copy of the manifest, if it is not in OURS
     #[arg(required_unless_present = "manifest")]
     pub(crate) theirs: Option<PathBuf>,
-    /// Read OURS again and compare every byte with the manifest that its run left in it
+    /// Read OURS again and compare every tensor and side file with the manifest that its run left in it
     #[arg(long, conflicts_with_all = ["reference", "strict_dtype", "strict_keys", "ignore_checksums"])]
     pub(crate) manifest: bool,
     /// Hugging Face directory whose config describes a side that has none

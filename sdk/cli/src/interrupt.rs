@@ -1,4 +1,4 @@
-//! Ctrl-C: the first asks a conversion to stop and to leave the target as it was, the second ends the process.
+//! Ctrl-C: the first asks a conversion to stop and to keep what is done for `--resume`, the second ends the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -312,7 +312,7 @@ fn lines(summary: &Summary) -> Vec<String> {
     });
     lines.push(format!("side files: {}", summary.side_files));
     lines.push(format!(
-        "peak memory: {}, of which {} buffers",
+        "peak memory: at most {}, of which {} data (--memory-budget)",
         bytes(summary.peak_host_bytes),
         bytes(summary.peak_host_bytes - summary.index_bytes)
     ));

@@ -297,7 +297,7 @@ impl Error {
                     .to_owned(),
             ),
             Error::Journal { .. } => {
-                Some("run again without `--resume`: everything is then written anew".to_owned())
+                Some("remove the directory under construction, or choose another target".to_owned())
             }
             Error::OtherPlan { .. } => Some(
                 "give the options it was begun with, or run without `--resume` to begin anew".to_owned(),

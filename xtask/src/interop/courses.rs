@@ -144,8 +144,8 @@ impl Conversions<'_> {
 
 /// Kills processes when enough of their work is in the journals. Returns whether there is something to go on from.
 fn kill(mut children: Vec<Child>, target: &Path) -> Result<bool> {
-    let journals = partial(target).join("journal");
-    while records(&journals) < DONE {
+    let partial = partial(target);
+    while records(&partial) < DONE {
         let mut ended = true;
         for child in &mut children {
             ended &= child.try_wait()?.is_some();
@@ -161,7 +161,7 @@ fn kill(mut children: Vec<Child>, target: &Path) -> Result<bool> {
     for mut child in children {
         child.wait()?;
     }
-    Ok(!target.exists() && records(&journals) > 0)
+    Ok(!target.exists() && records(&partial) > 0)
 }
 
 /// Waits until all are done. Returns the bytes that they found done, and those of all tensors. Errors: one that fails.
@@ -192,10 +192,11 @@ fn partial(target: &Path) -> PathBuf {
     name.into()
 }
 
-/// How much the journals in a folder have besides the first line of each, which is no record.
-fn records(journals: &Path) -> usize {
-    let entries = fs::read_dir(journals).into_iter().flatten().flatten();
-    let lines = entries.filter_map(|entry| {
+/// How much the journals of every plan have besides the first line of each, which is no record.
+fn records(partial: &Path) -> usize {
+    let plans = fs::read_dir(partial).into_iter().flatten().flatten();
+    let journals = plans.filter_map(|plan| fs::read_dir(plan.path().join("journal")).ok());
+    let lines = journals.flatten().flatten().filter_map(|entry| {
         let bytes = fs::read(entry.path()).ok()?;
         Some(bytes.iter().filter(|&&byte| byte == b'\n').count())
     });

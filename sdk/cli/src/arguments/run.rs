@@ -20,7 +20,7 @@ pub(crate) struct RunFlags {
     /// Memory for data at a time, at least 64MiB; plan, index and the program itself come on top
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     memory_budget: ByteSize,
-    /// Tensors that are worked on at once, as far as memory allows [default: twice the cores]
+    /// Units of about 8 MiB that are worked on at once, as far as memory allows [default: twice the cores, at least 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Digest of every tensor, in a manifest in the result that `verify --manifest` reads
@@ -38,7 +38,7 @@ pub(crate) struct RunFlags {
     /// How long rank 0 waits for others that make no progress
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     rank_timeout: u64,
-    /// How often what is done is made durable: what a killed run loses at most
+    /// How often what is done is made durable: what a killed run loses, and what comes of chunks that were not yet read whole
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     sync_every: u64,
 }

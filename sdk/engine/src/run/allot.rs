@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shorter_bands_come_before_fewer_lanes_and_cut_blocks_last() {
+    fn fc_49_shorter_bands_come_before_fewer_lanes_and_cut_blocks_last() {
         let mib = |count: u64| count << 20;
         // Three bands and a block of 20 MiB, which is not there if it may be cut.
         let mut needs = Needs::default();

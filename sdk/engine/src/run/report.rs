@@ -21,7 +21,7 @@ pub struct RunReport {
     pub seconds: f64,
     /// Bytes of tensors in the result.
     pub bytes: u64,
-    /// Bytes of tensors that earlier attempts and other processes had written.
+    /// Bytes of tensors, in the files of this process, that were done when it began.
     pub bytes_found_done: u64,
     /// The process and how many there were.
     pub rank: u64,
@@ -64,7 +64,7 @@ pub struct ResultReport {
 }
 
 impl RunReport {
-    /// What it has of the summary's memory figures are the plan's.
+    /// As it is written.
     pub(crate) fn text(&self) -> Result<String, crate::Error> {
         let text = serde_json::to_string_pretty(self);
         Ok(format!(
