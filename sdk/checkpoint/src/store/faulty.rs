@@ -82,15 +82,15 @@ pub enum Call {
     Clear,
     /// [`Target::suspend`](super::Target::suspend).
     Suspend,
-    /// [`Target::enter`].
+    /// [`Target::enter`](super::Target::enter).
     Enter,
-    /// [`Target::other_plans`].
+    /// [`Target::other_plans`](super::Target::other_plans).
     OtherPlans,
-    /// [`Target::remove_other_plans`].
+    /// [`Target::remove_other_plans`](super::Target::remove_other_plans).
     RemoveOtherPlans,
-    /// [`Target::length`].
+    /// [`Target::length`](super::Target::length).
     Length,
-    /// [`Target::discard`].
+    /// [`Target::discard`](super::Target::discard).
     Discard,
     /// [`Target::commit`](super::Target::commit).
     Commit,
