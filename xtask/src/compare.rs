@@ -10,6 +10,9 @@ use anyhow::{Context, Result, ensure};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
+/// What every run leaves in its result.
+const RECORDS: [&str; 2] = ["rialto-manifest.json", "rialto-report.json"];
+
 const INDEX: &str = "model.safetensors.index.json";
 const CONFIG: &str = "config.json";
 /// Findings on screen; all are counted.
@@ -145,6 +148,10 @@ fn read_files(folder: &Path, prefix: &str, files: &mut BTreeMap<String, Vec<u8>>
     for entry in entries {
         let entry = entry?;
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if prefix.is_empty() && RECORDS.contains(&name.as_str()) {
+            // What a run says of its result is no part of the checkpoint, and no source has it.
+            continue;
+        }
         if entry.path().is_dir() {
             read_files(&entry.path(), &format!("{name}/"), files)?;
         } else {
