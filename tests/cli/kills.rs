@@ -209,6 +209,7 @@ fn fc_45_a_rerun_needs_no_cleaning_and_an_older_result_stays_until_then() {
     );
     let older = contents(&target);
     let arguments = ["import", text(&source), text(&target), "--force"];
+    let renew = || assert_eq!(rialto(arguments.iter().chain(&["--mtp", "drop"])).code, 0);
     let mut moments = Moments(5);
     let mut interrupted = 0;
     for _ in 0..20 {
@@ -221,18 +222,7 @@ fn fc_45_a_rerun_needs_no_cleaning_and_an_older_result_stays_until_then() {
         sleep(Duration::from_millis(40).mul_f64(moments.next()));
         child.kill().unwrap();
         if child.wait().unwrap().success() {
-            assert_eq!(
-                rialto([
-                    "import",
-                    text(&source),
-                    text(&target),
-                    "--mtp",
-                    "drop",
-                    "--force"
-                ])
-                .code,
-                0
-            );
+            renew();
             continue;
         }
         interrupted += 1;
@@ -240,18 +230,7 @@ fn fc_45_a_rerun_needs_no_cleaning_and_an_older_result_stays_until_then() {
             // The exchange was done, and only the cleaning was not.
             let audit = rialto(["verify", text(&target), "--manifest"]);
             assert_eq!(audit.code, 0, "{audit:?}");
-            assert_eq!(
-                rialto([
-                    "import",
-                    text(&source),
-                    text(&target),
-                    "--mtp",
-                    "drop",
-                    "--force"
-                ])
-                .code,
-                0
-            );
+            renew();
         }
     }
     assert!(interrupted > 3, "only {interrupted} runs were interrupted");

@@ -4,11 +4,12 @@
 //! has read of a chunk only in part, [`Checks::finish`] reads whole.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rialto_checkpoint::torch_dist::{Chunk, StoredTensor, TorchDistCheckpoint};
 use rialto_tensor::Location;
 
+use crate::locked::locked;
 use crate::{Error, Progress};
 
 /// The chunks of a checkpoint that a run has touched.
@@ -145,11 +146,6 @@ fn combined(first: (u32, u64), second: (u32, u64)) -> u32 {
     let mut all = crc32fast::Hasher::new_with_initial_len(first.0, first.1);
     all.combine(&crc32fast::Hasher::new_with_initial_len(second.0, second.1));
     all.finalize()
-}
-
-/// Whoever panicked with the lock left whole entries.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ mod checks;
 mod copies;
 mod data_files;
 mod encoded;
+mod locked;
 mod order;
 mod padding;
 mod params;

@@ -20,7 +20,7 @@ mod unit;
 mod world;
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rialto_checkpoint::records::{MANIFEST_FILE, REPORT_FILE};
@@ -28,6 +28,7 @@ use rialto_checkpoint::store::{DIRECT_BLOCK, Journal, PAGE, Store, Target, read_
 use serde_json::{Map, Value};
 
 use crate::array::WINDOW_BYTES;
+use crate::locked::locked;
 use crate::{Error, Progress, Summary};
 use allot::{Allotment, Needs, allot};
 use digest::Digest;
@@ -306,8 +307,7 @@ impl Attempt<'_> {
             missing = missing.saturating_add(conversion.small_bytes());
         }
         self.target.require_bytes(missing)?;
-        let files = conversion.files().iter().zip(&owned);
-        for (file, _) in files.filter(|(_, is_owned)| **is_owned) {
+        for file in self.owned_files(&owned) {
             self.target.reopen(&file.name)?.reserve(file.len)?;
         }
         let past = &past;
@@ -324,7 +324,7 @@ impl Attempt<'_> {
             watch: &|| drop(self.watch()),
         };
         let hashes = self.options.hash == HashChoice::Blake3;
-        let lanes = Lanes::new(&around, allotment, hashes, self.options.sync_every);
+        let lanes = Lanes::new(around, allotment, hashes, self.options.sync_every);
         let digests = lanes.run();
         self.progress.end();
         let digests = digests?;
@@ -346,7 +346,7 @@ impl Attempt<'_> {
         if self.options.world.size == 1 || self.options.world.rank > 0 {
             return ended;
         }
-        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut alive = locked(&self.alive);
         for name in self.target.journals().unwrap_or_default() {
             match self.target.is_held(&name) {
                 Ok(Some(true)) => {
@@ -375,14 +375,13 @@ impl Attempt<'_> {
         (all, done)
     }
 
+    fn owned_files<'a>(&'a self, owned: &'a [bool]) -> impl Iterator<Item = &'a DataFile> {
+        let files = self.conversion.files().iter().zip(owned);
+        files.filter_map(|(file, is_owned)| is_owned.then_some(file))
+    }
+
     fn each_group(&self, owned: &[bool], mut visit: impl FnMut(unit::Group)) {
-        for (file, _) in self
-            .conversion
-            .files()
-            .iter()
-            .zip(owned)
-            .filter(|(_, is_owned)| **is_owned)
-        {
+        for file in self.owned_files(owned) {
             let mut position = file.outputs.start;
             while let Some(group) = group_at(self.conversion, position, file) {
                 position += group.outputs.len();

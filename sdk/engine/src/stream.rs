@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use rialto_bridge::Bridge;
+use rialto_bridge::{Bridge, Mapping};
 use rialto_tensor::{Dtype, Region, Shape};
 
 use crate::assemble::{Buffers, Part, bands_of};
@@ -111,16 +111,30 @@ trait Listing {
     fn parts(&self, position: usize, region: &Region) -> Result<Vec<Part<'_>>, Error>;
 }
 
-/// Sends what a listing has, at most `part_bytes` at a time; ends when nobody takes it any more.
+/// Tensors with the dtypes in which they are given.
+fn tensors(mapping: &Mapping, dtypes: Vec<Dtype>) -> Vec<(&str, Dtype, &Shape)> {
+    let tensors = mapping.tensors().iter().zip(dtypes);
+    let named = tensors.map(|(tensor, dtype)| (tensor.name.as_str(), dtype, &tensor.shape));
+    named.collect()
+}
+
+/// Params with the dtypes in which they are given.
+fn params(mapping: &Mapping, dtypes: Vec<Dtype>) -> Vec<(&str, Dtype, &Shape)> {
+    let params = mapping.params().iter().zip(dtypes);
+    let named = params.map(|(param, dtype)| (param.name.as_str(), dtype, &param.shape));
+    named.collect()
+}
+
+/// Sends what a listing has of what is kept, at most `part_bytes` at a time; ends when nobody takes it any more.
 fn send(
     listing: &dyn Listing,
-    is_kept: impl Fn(usize) -> bool,
+    kept: &[bool],
     part_bytes: u64,
     progress: &dyn Progress,
     to: &SyncSender<Result<TensorPart, Error>>,
 ) -> Result<(), Error> {
     let tensors = listing.tensors();
-    let mut order: Vec<usize> = (0..tensors.len()).filter(|&at| is_kept(at)).collect();
+    let mut order: Vec<usize> = (0..tensors.len()).filter(|&at| kept[at]).collect();
     order.sort_by(|&a, &b| order::natural(tensors[a].0, tensors[b].0));
     let mut buffers = Buffers::default();
     for position in order {
@@ -169,14 +183,14 @@ impl ImportPlan {
             match names {
                 Names::Source => send(
                     &SourceOfImport(&importing),
-                    |at| tensors[at],
+                    tensors,
                     part_bytes,
                     &*progress,
                     to,
                 ),
                 Names::Target => send(
                     &TargetOfImport(&importing),
-                    |at| params[at],
+                    params,
                     part_bytes,
                     &*progress,
                     to,
@@ -190,11 +204,7 @@ struct SourceOfImport<'a>(&'a Importing<'a>);
 
 impl Listing for SourceOfImport<'_> {
     fn tensors(&self) -> Vec<(&str, Dtype, &Shape)> {
-        let dtypes = self.0.tensor_dtypes();
-        let tensors = self.0.plan().mapping().tensors().iter().zip(dtypes);
-        tensors
-            .map(|(tensor, dtype)| (tensor.name.as_str(), dtype, &tensor.shape))
-            .collect()
+        tensors(self.0.plan().mapping(), self.0.tensor_dtypes())
     }
 
     fn parts(&self, position: usize, region: &Region) -> Result<Vec<Part<'_>>, Error> {
@@ -210,16 +220,7 @@ struct TargetOfImport<'a>(&'a Importing<'a>);
 
 impl Listing for TargetOfImport<'_> {
     fn tensors(&self) -> Vec<(&str, Dtype, &Shape)> {
-        let params = self
-            .0
-            .plan()
-            .mapping()
-            .params()
-            .iter()
-            .zip(self.0.plan().dtypes());
-        params
-            .map(|(param, &dtype)| (param.name.as_str(), dtype, &param.shape))
-            .collect()
+        params(self.0.plan().mapping(), self.0.plan().dtypes().to_vec())
     }
 
     fn parts(&self, position: usize, region: &Region) -> Result<Vec<Part<'_>>, Error> {
@@ -245,25 +246,21 @@ impl ExportPlan {
             exporting.check_before(&*progress)?;
             let (tensors, params) = plan.kept();
             match names {
-                Names::Source => {
-                    send(
-                        &SourceOfExport(&exporting),
-                        |at| params[at],
-                        part_bytes,
-                        &*progress,
-                        to,
-                    )?;
-                }
-                Names::Target => {
-                    send(
-                        &TargetOfExport(&exporting),
-                        |at| tensors[at],
-                        part_bytes,
-                        &*progress,
-                        to,
-                    )?;
-                }
-            }
+                Names::Source => send(
+                    &SourceOfExport(&exporting),
+                    params,
+                    part_bytes,
+                    &*progress,
+                    to,
+                ),
+                Names::Target => send(
+                    &TargetOfExport(&exporting),
+                    tensors,
+                    part_bytes,
+                    &*progress,
+                    to,
+                ),
+            }?;
             exporting.check_after(&*progress)
         })
     }
@@ -273,11 +270,7 @@ struct SourceOfExport<'a>(&'a Exporting<'a>);
 
 impl Listing for SourceOfExport<'_> {
     fn tensors(&self) -> Vec<(&str, Dtype, &Shape)> {
-        let dtypes = self.0.param_dtypes();
-        let params = self.0.plan().mapping().params().iter().zip(dtypes);
-        params
-            .map(|(param, dtype)| (param.name.as_str(), dtype, &param.shape))
-            .collect()
+        params(self.0.plan().mapping(), self.0.param_dtypes())
     }
 
     fn parts(&self, position: usize, region: &Region) -> Result<Vec<Part<'_>>, Error> {
@@ -293,11 +286,7 @@ struct TargetOfExport<'a>(&'a Exporting<'a>);
 
 impl Listing for TargetOfExport<'_> {
     fn tensors(&self) -> Vec<(&str, Dtype, &Shape)> {
-        let dtypes = self.0.tensor_dtypes();
-        let tensors = self.0.plan().mapping().tensors().iter().zip(dtypes);
-        tensors
-            .map(|(tensor, dtype)| (tensor.name.as_str(), dtype, &tensor.shape))
-            .collect()
+        tensors(self.0.plan().mapping(), self.0.tensor_dtypes())
     }
 
     fn parts(&self, position: usize, region: &Region) -> Result<Vec<Part<'_>>, Error> {

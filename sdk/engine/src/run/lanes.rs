@@ -10,7 +10,7 @@
 //! most a band a lane. Which lane does what changes nothing of the result.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rialto_checkpoint::store::{Journal, PageBuffer, Sink, Target};
@@ -24,6 +24,7 @@ use super::unit::{Group, Output, UnitId};
 use crate::array::usize_range;
 use crate::assemble::{Buffers, bands_of};
 use crate::checks::Check;
+use crate::locked::locked;
 use crate::runs::runs;
 use crate::{Error, Progress};
 
@@ -32,18 +33,11 @@ const SYNC_BYTES: u64 = 1 << 30;
 
 /// What all lanes share.
 pub(crate) struct Lanes<'a> {
-    pub(crate) conversion: &'a dyn Conversion,
-    pub(crate) target: &'a dyn Target,
-    pub(crate) journal: &'a dyn Journal,
-    pub(crate) progress: &'a dyn Progress,
-    pub(crate) past: &'a Past,
-    pub(crate) owned: &'a [bool],
-    /// Called every so often while the lanes work.
-    pub(crate) watch: &'a (dyn Fn() + Sync),
-    pub(crate) allotment: Allotment,
-    pub(crate) hashes: bool,
+    around: Surroundings<'a>,
+    allotment: Allotment,
+    hashes: bool,
     /// How often what is done is made durable.
-    pub(crate) sync_every: Duration,
+    sync_every: Duration,
     cursor: Mutex<Cursor>,
     pending: Mutex<Pending>,
     /// Digest of each output that is done, by position.
@@ -177,29 +171,21 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) progress: &'a dyn Progress,
     pub(crate) past: &'a Past,
     pub(crate) owned: &'a [bool],
+    /// Called every so often while the lanes work.
     pub(crate) watch: &'a (dyn Fn() + Sync),
 }
 
 impl<'a> Lanes<'a> {
     pub(crate) fn new(
-        around: &Surroundings<'a>,
+        around: Surroundings<'a>,
         allotment: Allotment,
         hashes: bool,
         sync_every: Duration,
     ) -> Lanes<'a> {
-        let outputs = around
-            .conversion
-            .files()
-            .last()
-            .map_or(0, |file| file.outputs.end);
+        let files = around.conversion.files();
+        let outputs = files.last().map_or(0, |file| file.outputs.end);
         Lanes {
-            conversion: around.conversion,
-            target: around.target,
-            journal: around.journal,
-            progress: around.progress,
-            past: around.past,
-            owned: around.owned,
-            watch: around.watch,
+            around,
             allotment,
             hashes,
             sync_every,
@@ -228,10 +214,10 @@ impl<'a> Lanes<'a> {
         // What is left to compare is compared only if there is a result to be had.
         let compared = match failure {
             Some(error) => Err(error),
-            None => self.conversion.check_after(self.progress),
+            None => self.around.conversion.check_after(self.around.progress),
         };
         let last = locked(&self.pending).take();
-        let synced = sync(self.journal, last);
+        let synced = sync(self.around.journal, last);
         compared.and(synced)?;
         Ok(self
             .digests
@@ -266,13 +252,6 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    fn wanted(&self, output: &Output) -> Wanted {
-        Wanted {
-            crc32: output.frame.is_some(),
-            digest: self.hashes,
-        }
-    }
-
     /// The next task, if there is any left.
     fn next(&self) -> Result<Option<Task>, Error> {
         let mut cursor = locked(&self.cursor);
@@ -286,38 +265,40 @@ impl<'a> Lanes<'a> {
                 while *number < work.group.units() {
                     let this = *number;
                     *number += 1;
-                    if !self.past.units.contains_key(&id(this)) {
+                    if !self.around.past.units.contains_key(&id(this)) {
                         return Ok(Some(Task::Unit(work, this)));
                     }
                 }
                 cursor.group = None;
             }
-            let Some(file) = self.conversion.files().get(cursor.file) else {
+            let Some(file) = self.around.conversion.files().get(cursor.file) else {
                 return Ok(None);
             };
-            if !self.owned[cursor.file] {
+            if !self.around.owned[cursor.file] {
                 cursor.file += 1;
                 continue;
             }
             let Some(position) = cursor.position else {
                 cursor.position = Some(file.outputs.start);
-                if !self.past.fixed.contains(&cursor.file) {
+                if !self.around.past.fixed.contains(&cursor.file) {
                     let file = self.open(&mut cursor, file)?;
                     return Ok(Some(Task::Fixed(file)));
                 }
                 continue;
             };
-            let Some(group) = self.group_at(position, file) else {
+            let Some(group) = group_at(self.around.conversion, position, file) else {
                 cursor.file += 1;
                 cursor.position = None;
                 cursor.open = None;
                 continue;
             };
             cursor.position = Some(position + group.outputs.len());
-            let parts = group.ids().map(|id| self.past.units.get(&id).cloned());
+            let parts = group
+                .ids()
+                .map(|id| self.around.past.units.get(&id).cloned());
             let parts: Vec<Option<Vec<PartDigest>>> = parts.collect();
             let missing = parts.iter().filter(|part| part.is_none()).count();
-            let is_framed = group.has_no_frames() || self.past.framed.contains(&group.first);
+            let is_framed = group.has_no_frames() || self.around.past.framed.contains(&group.first);
             if missing == 0 && is_framed {
                 self.join(&group, &parts)?;
                 continue;
@@ -332,17 +313,13 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    fn group_at(&self, position: usize, file: &DataFile) -> Option<Group> {
-        group_at(self.conversion, position, file)
-    }
-
     fn open(&self, cursor: &mut Cursor, file: &DataFile) -> Result<Arc<OpenFile>, Error> {
         if let Some(open) = &cursor.open {
             return Ok(Arc::clone(open));
         }
         let open = Arc::new(OpenFile {
             number: cursor.file,
-            sink: self.target.reopen(&file.name)?,
+            sink: self.around.target.reopen(&file.name)?,
             has_failed: AtomicBool::new(false),
         });
         cursor.open = Some(Arc::clone(&open));
@@ -351,17 +328,19 @@ impl<'a> Lanes<'a> {
 
     fn write_fixed(&self, file: Arc<OpenFile>) -> Result<(), Error> {
         let mut bytes = 0;
-        self.conversion.fixed(file.number, &mut |offset, part| {
-            self.check_cancelled()?;
-            bytes += part.len() as u64;
-            file.write_at(offset, part)
-        })?;
+        self.around
+            .conversion
+            .fixed(file.number, &mut |offset, part| {
+                self.check_cancelled()?;
+                bytes += part.len() as u64;
+                file.write_at(offset, part)
+            })?;
         let record = Record::Fixed { file: file.number };
         self.push(&record, file, bytes, Vec::new())
     }
 
     fn check_cancelled(&self) -> Result<(), Error> {
-        match self.progress.is_cancelled() {
+        match self.around.progress.is_cancelled() {
             true => Err(Error::Cancelled),
             false => Ok(()),
         }
@@ -371,7 +350,7 @@ impl<'a> Lanes<'a> {
         let group = &work.group;
         let unit = group.unit(number);
         let leader = &group.outputs[0];
-        let parts = self.conversion.parts(leader.subject, &unit)?;
+        let parts = self.around.conversion.parts(leader.subject, &unit)?;
         let checks = parts.iter().flat_map(|part| part.values.checks()).collect();
         let mut streams: Vec<Stream> = group
             .outputs
@@ -380,13 +359,18 @@ impl<'a> Lanes<'a> {
                 let bytes = group.bytes_of(output, number);
                 let total = output.data.len();
                 Stream {
-                    hasher: PartHasher::new(bytes.start, bytes.end, total, self.wanted(output)),
+                    hasher: PartHasher::new(
+                        bytes.start,
+                        bytes.end,
+                        total,
+                        wanted(output, self.hashes),
+                    ),
                     at: output.data.start + bytes.start,
                 }
             })
             .collect();
         let mut limit = self.allotment.band_bytes;
-        let reading = self.conversion.reading(leader.subject);
+        let reading = self.around.conversion.reading(leader.subject);
         if self.allotment.has_whole_blocks && reading.code_bytes > 0 {
             let row = unit.sizes().last().copied().unwrap_or(1);
             limit = limit.max(reading.block[0] * row * reading.dtype.size_bytes());
@@ -412,7 +396,7 @@ impl<'a> Lanes<'a> {
                 }
             }
             written += bytes.len() as u64;
-            self.progress.advance(bytes.len() as u64);
+            self.around.progress.advance(bytes.len() as u64);
         }
         let digests = streams.into_iter().map(|stream| stream.hasher.finish());
         let digests: Vec<PartDigest> = digests.collect();
@@ -498,8 +482,8 @@ impl<'a> Lanes<'a> {
 
     /// Makes a batch durable, and lets whoever watches the others look at them.
     fn sync(&self, batch: Pending) -> Result<(), Error> {
-        (self.watch)();
-        sync(self.journal, batch)
+        (self.around.watch)();
+        sync(self.around.journal, batch)
     }
 }
 
@@ -588,16 +572,15 @@ pub(crate) fn joined(
             Ok((group.bytes_of(output, id.number).len(), part))
         });
         let parts = parts.collect::<Result<Vec<_>, Error>>()?;
-        let wanted = Wanted {
-            crc32: output.frame.is_some(),
-            digest: hashes,
-        };
-        join(&parts, wanted)
+        join(&parts, wanted(output, hashes))
     });
     joined.collect()
 }
 
-/// Whoever panicked with a lock left whole values behind.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// A frame has the checksum of what it stands around.
+fn wanted(output: &Output, hashes: bool) -> Wanted {
+    Wanted {
+        crc32: output.frame.is_some(),
+        digest: hashes,
+    }
 }
