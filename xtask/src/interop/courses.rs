@@ -142,10 +142,10 @@ impl Conversions<'_> {
     }
 }
 
-/// Kills processes when enough of their work is in the journals. Returns whether there is something to go on from.
+/// Kills processes when enough units are in the journals. Returns whether there is something to go on from.
 fn kill(mut children: Vec<Child>, target: &Path) -> Result<bool> {
     let partial = partial(target);
-    while records(&partial) < DONE {
+    while units(&partial) < DONE {
         let mut ended = true;
         for child in &mut children {
             ended &= child.try_wait()?.is_some();
@@ -161,7 +161,7 @@ fn kill(mut children: Vec<Child>, target: &Path) -> Result<bool> {
     for mut child in children {
         child.wait()?;
     }
-    Ok(!target.exists() && records(&partial) > 0)
+    Ok(!target.exists() && units(&partial) > 0)
 }
 
 /// Waits until all are done. Returns the bytes that they found done, and those of all tensors. Errors: one that fails.
@@ -192,13 +192,43 @@ fn partial(target: &Path) -> PathBuf {
     name.into()
 }
 
-/// How much the journals of every plan have besides the first line of each, which is no record.
-fn records(partial: &Path) -> usize {
+/// How many units of tensors the journals of every plan have. Their other records are of headers and objects, which come first where several
+/// processes begin at once, and hold no byte of a tensor.
+fn units(partial: &Path) -> usize {
     let plans = fs::read_dir(partial).into_iter().flatten().flatten();
     let journals = plans.filter_map(|plan| fs::read_dir(plan.path().join("journal")).ok());
-    let lines = journals.flatten().flatten().filter_map(|entry| {
+    let count = |entry: fs::DirEntry| {
         let bytes = fs::read(entry.path()).ok()?;
-        Some(bytes.iter().filter(|&&byte| byte == b'\n').count())
-    });
-    lines.map(|lines| lines.saturating_sub(1)).sum()
+        let lines = bytes.split_inclusive(|&byte| byte == b'\n');
+        Some(lines.filter(|line| is_unit(line)).count())
+    };
+    journals.flatten().flatten().filter_map(count).sum()
+}
+
+/// Whether a line of a journal, with its end, is a unit's.
+fn is_unit(line: &[u8]) -> bool {
+    let text = line.strip_suffix(b"\n").and_then(|line| line.get(9..));
+    let record: Option<serde_json::Value> = text.and_then(|text| serde_json::from_slice(text).ok());
+    record.is_some_and(|record| record.get("u").is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_line_of_a_unit_is_something_to_go_on_from() {
+        let unit = b"01234567 {\"g\":0,\"u\":3,\"p\":[]}\n";
+        assert!(is_unit(unit));
+        let others: [&[u8]; 5] = [
+            b"01234567 {\"journal\":1,\"plan\":\"u\"}\n",
+            b"01234567 {\"w\":4}\n",
+            b"01234567 {\"f\":2}\n",
+            b"\n",
+            &unit[..unit.len() - 1],
+        ];
+        for line in others {
+            assert!(!is_unit(line), "{}", String::from_utf8_lossy(line));
+        }
+    }
 }
