@@ -139,8 +139,8 @@ impl<'a> Checking<'a> {
         for name in step::NAMES {
             values.extend(step::type_of(name).map(|value| (name.to_owned(), value)));
         }
-        // For each index list the call that made it, none for one that was given.
-        let mut selections: HashMap<&str, Option<usize>> = HashMap::new();
+        // Index lists that an indexer made, or that were given.
+        let mut selections: HashSet<&str> = HashSet::new();
         for input in &phase.inputs {
             let is_new = values
                 .insert(input.name.clone(), input.value.clone())
@@ -159,7 +159,7 @@ impl<'a> Checking<'a> {
                     format!("input {:?} is in blocks, which only params are", input.name),
                 );
             }
-            selections.insert(&input.name, None);
+            selections.insert(&input.name);
         }
         for (position, call) in phase.calls.iter().enumerate() {
             let made = self.call(phase, (position, call), &values);
@@ -174,10 +174,10 @@ impl<'a> Checking<'a> {
                     values.insert(output.clone(), made.clone());
                 }
                 if call.op == "rialto.topk/1" {
-                    selections.insert(output, Some(position));
+                    selections.insert(output);
                 }
             }
-            self.selection(phase, (position, call), &selections);
+            self.selection(phase, (position, call), (&values, &selections));
         }
         let made: HashSet<&String> = phase.calls.iter().flat_map(|call| &call.outputs).collect();
         for (what, names) in [("output", &phase.outputs), ("stream", &phase.stream)] {
@@ -281,7 +281,7 @@ impl<'a> Checking<'a> {
         &mut self,
         phase: &Phase,
         (position, call): (usize, &Call),
-        selections: &HashMap<&str, Option<usize>>,
+        (values, selections): (&PhaseTypes, &HashSet<&str>),
     ) {
         let Some(at) = Op::signature_of(&call.op)
             .filter(|_| call.op == "rialto.sparse_mla/1")
@@ -289,8 +289,10 @@ impl<'a> Checking<'a> {
         else {
             return;
         };
+        // A name that is nobody's is told as such.
         if let Some(name) = call.inputs.get(at)
-            && !selections.contains_key(name.as_str())
+            && values.contains_key(name)
+            && !selections.contains(name.as_str())
         {
             let reason = format!(
                 "indices {name:?} are no selection of an indexer that runs before this layer"

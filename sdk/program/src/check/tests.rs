@@ -196,8 +196,8 @@ fn every_kind_of_fault_is_found_and_no_other_is_told() {
             .iter()
             .filter(|fault| !fault.contains(expected))
             .collect();
-        // Only what follows from it at the declaration itself may be told beside it.
-        assert!(more.len() <= 1, "{name}: {found:?}");
+        // Beside it only what misses the value that is not made, at most in both layers.
+        assert!(more.len() <= 2, "{name}: {found:?}");
     }
 }
 
