@@ -14,8 +14,9 @@ use rialto_bridge::document::{CAPABILITIES, decode, encode};
 use rialto_bridge::request::{ErrorDetail, MapConfigRequest, PipelineLayoutRequest};
 use rialto_bridge::{
     Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Cut, Dequantizer, Description, Error, Form,
-    MapOptions, MapRule, MeshAxis, ModelSpec, Padding, PipelineLayout, PipelineMapping,
-    PipelineRequest, Placement, PlacementRule, RawConfig, StageChoice, WeightMap, WeightMapping,
+    ForwardPass, MapOptions, MapRule, MeshAxis, ModelSpec, Padding, PipelineLayout,
+    PipelineMapping, PipelineRequest, Placement, PlacementRule, RawConfig, StageChoice, WeightMap,
+    WeightMapping,
 };
 use rialto_host::load;
 use rialto_plugin::shim::{self, Export};
@@ -171,6 +172,8 @@ impl Dequantizer for Kept {
         Ok(values::codecs())
     }
 }
+
+impl ForwardPass for Kept {}
 
 /// A fresh instance of [`Kept`], behind the table that a library would export.
 struct Instance(BridgeHandle);

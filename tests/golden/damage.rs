@@ -10,11 +10,12 @@ use crate::world::{
 use crate::written;
 use rialto_bridge::{
     Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor,
-    Error, MapOptions, ModelSpec, MtpPolicy, PipelineLayout, PipelineMapping, PipelineRequest,
-    Placement, RawConfig, WeightMap, WeightMapping,
+    Error, ForwardPass, MapOptions, ModelSpec, MtpPolicy, PipelineLayout, PipelineMapping,
+    PipelineRequest, Placement, ProgramOptions, RawConfig, WeightMap, WeightMapping,
 };
 use rialto_checkpoint::store::{MemoryStore, Store, read_whole};
 use rialto_engine::{ExportOptions, ExportPlan, ImportPlan, MegatronSource};
+use rialto_program::Program;
 
 /// A one-shard checkpoint of these tensors.
 fn checkpoint(values: &Values) -> MemoryStore {
@@ -240,6 +241,12 @@ impl Dequantizer for Spoiled<'_> {
     }
     fn dequantize(&self, encoded: &EncodedTensor<'_>, out: &mut [u8]) -> Result<(), Error> {
         self.family.dequantize(encoded, out)
+    }
+}
+
+impl ForwardPass for Spoiled<'_> {
+    fn program(&self, spec: &ModelSpec, options: &ProgramOptions) -> Result<Program, Error> {
+        self.family.program(spec, options)
     }
 }
 

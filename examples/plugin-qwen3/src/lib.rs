@@ -38,4 +38,6 @@ impl Bridge for Qwen3 {
 /// Every tensor is stored as it is.
 impl Dequantizer for Qwen3 {}
 
+impl ForwardPass for Qwen3 {}
+
 rialto_plugin::export_plugin!(Qwen3);

@@ -40,4 +40,6 @@ impl Bridge for Glm5 {
     }
 }
 
+impl ForwardPass for Glm5 {}
+
 rialto_plugin::export_plugin!(Glm5);

@@ -117,6 +117,15 @@ pub enum Error {
         /// What is wrong with the tensor or its companions.
         reason: String,
     },
+    /// A family that converts checkpoints and has no forward pass.
+    #[error("the plugin has no forward pass for {release}")]
+    NoForwardPass {
+        /// The model's release.
+        release: String,
+    },
+    /// A forward pass that is not sound.
+    #[error(transparent)]
+    Program(#[from] rialto_program::Error),
     /// An error that a loaded plugin returned, as it came.
     #[error("{message}")]
     Plugin {
@@ -157,6 +166,7 @@ impl Error {
         ("document/requirement", 3),
         ("codec/unknown", 3),
         ("codec/refused", 4),
+        ("bridge/no-forward-pass", 3),
         ("plugin/panic", 12),
     ];
 
@@ -165,6 +175,7 @@ impl Error {
     pub fn code(&self) -> u32 {
         match self {
             Error::Plugin { code, .. } => *code,
+            Error::Program(error) => error.code(),
             _ => code_of(Error::KINDS, self.slug()),
         }
     }
@@ -186,6 +197,8 @@ impl Error {
             Error::Requirement { .. } => "document/requirement",
             Error::UnknownCodec { .. } => "codec/unknown",
             Error::Codec { .. } => "codec/refused",
+            Error::NoForwardPass { .. } => "bridge/no-forward-pass",
+            Error::Program(error) => error.slug(),
             Error::Plugin { slug, .. } => slug,
             Error::Panic { .. } => "plugin/panic",
         }
@@ -202,6 +215,11 @@ impl Error {
                 Some("use a plugin as new as the host, or do without what it asked for".to_owned())
             }
             Error::Requirement { .. } => Some("use a rialto as new as the plugin".to_owned()),
+            Error::NoForwardPass { .. } => Some(
+                "its checkpoints can be converted and verified; a newer plugin may run them"
+                    .to_owned(),
+            ),
+            Error::Program(error) => error.help(),
             Error::Plugin { help, .. } => help.clone(),
             Error::Panic { .. } => {
                 Some("this is a fault of the plugin; report it to its author".to_owned())
@@ -220,6 +238,7 @@ impl Error {
             Error::Mesh { refusals, .. } => refusals.iter().map(ToString::to_string).collect(),
             Error::Pipeline { faults, .. } => faults.clone(),
             Error::Settings { faults } => faults.iter().map(ToString::to_string).collect(),
+            Error::Program(error) => error.findings(),
             Error::Plugin { findings, .. } => findings.clone(),
             _ => Vec::new(),
         }

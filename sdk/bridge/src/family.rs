@@ -1,11 +1,12 @@
 //! The traits a model family implements.
 //!
-//! There are four, one for each thing a family knows, so that a plugin's files read like a model card: the config in one,
+//! There are five, one for each thing a family knows, so that a plugin's files read like a model card: the config in one,
 //! the weights in another. [`Bridge`] is all of them together and what the SDK holds; a plugin that is loaded from a
 //! library and one that is linked are the same `dyn Bridge`.
 //!
 //! Calls may come from any thread, and an implementation keeps no state between them.
 
+use rialto_program::Program;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -134,9 +135,31 @@ pub trait Dequantizer {
     }
 }
 
+/// What a user may ask of the forward pass.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgramOptions {
+    /// Numbers of the forward pass that the user gives another value, where releases or programs disagree. The family refuses
+    /// names that it does not know, and values that no program computes with.
+    #[serde(default)]
+    pub settings: Map<String, Value>,
+}
+
+/// The model's forward pass, as data. A family without one implements nothing: its checkpoints are converted and not run.
+pub trait ForwardPass {
+    /// The program of the model, for one device. Its params are named by tensors or by params of the weight map. Errors:
+    /// [`Error::NoForwardPass`]; [`Error::Settings`] with every setting that is refused.
+    fn program(&self, spec: &ModelSpec, options: &ProgramOptions) -> Result<Program, Error> {
+        let _ = options;
+        Err(Error::NoForwardPass {
+            release: spec.release.clone(),
+        })
+    }
+}
+
 /// A model family: all it knows, behind one pointer.
 pub trait Bridge:
-    ConfigMapping + WeightMapping + PipelineMapping + Dequantizer + Send + Sync
+    ConfigMapping + WeightMapping + PipelineMapping + Dequantizer + ForwardPass + Send + Sync
 {
     /// Who it is and what it serves.
     fn describe(&self) -> Description;

@@ -1,9 +1,9 @@
 //! The traits a model family implements, and the data they speak in.
 //!
-//! Floor 3 of the house: stands on `rialto-tensor`. A family says three things, each a value that can be read, printed
-//! and compared: what its config means ([`ModelSpec`]), which rectangle of which Hugging Face tensor is which rectangle of
-//! which Megatron param ([`WeightMap`]), and how layers fall into pipeline stages ([`PipelineLayout`]). The SDK does the
-//! rest; nothing here opens a file, and nothing here knows a family.
+//! Floor 3 of the house: stands on `rialto-tensor` and `rialto-program`. A family says four things, each a value that can be read,
+//! printed and compared: what its config means ([`ModelSpec`]), which rectangle of which Hugging Face tensor is which rectangle of
+//! which Megatron param ([`WeightMap`]), how layers fall into pipeline stages ([`PipelineLayout`]), and what its
+//! forward pass is ([`Program`](rialto_program::Program)). The SDK does the rest; nothing here opens a file, and nothing here knows a family.
 //!
 //! ```
 //! use rialto_bridge::{DtypeRule, MapRule, Part, Scope, WeightMap};
@@ -22,7 +22,7 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | [`family`] | the traits: config mapping, weight mapping, pipeline layout, dequantizer, and `Bridge`, which is all of them |
+//! | [`family`] | the traits: config mapping, weight mapping, pipeline layout, dequantizer, forward pass, and `Bridge`, which is all of them |
 //! | [`config`] | `config.json` as it was written, and edits that touch nothing else |
 //! | [`spec`] | the model in Megatron's words |
 //! | [`template`] | names and offsets with indices in them |
@@ -68,8 +68,8 @@ pub use codec::{Codec, Companion, EncodedTensor};
 pub use config::{ConfigEdit, RawConfig};
 pub use error::Error;
 pub use family::{
-    Bridge, Claim, ConfigMapping, Dequantizer, Description, MapOptions, MtpPolicy, PipelineMapping,
-    WeightMapping,
+    Bridge, Claim, ConfigMapping, Dequantizer, Description, ForwardPass, MapOptions, MtpPolicy,
+    PipelineMapping, ProgramOptions, WeightMapping,
 };
 pub use forms::Forms;
 pub use layout::{PipelineLayout, PipelineRequest, Stage, StageChoice};

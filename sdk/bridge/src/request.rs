@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, MapOptions, ModelSpec, PipelineRequest};
+use crate::{Error, MapOptions, ModelSpec, PipelineRequest, ProgramOptions};
 
 /// Asks whether a family takes a config.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,6 +51,16 @@ pub struct PipelineLayoutRequest {
     pub spec: ModelSpec,
     /// What the user asks for.
     pub request: PipelineRequest,
+}
+
+/// Asks for the forward pass of a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgramRequest {
+    /// The model.
+    pub spec: ModelSpec,
+    /// What the user asks for.
+    pub options: ProgramOptions,
 }
 
 /// What an error says besides its code. Read leniently: an author in C may give a message alone.

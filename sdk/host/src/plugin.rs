@@ -10,8 +10,8 @@ use rialto_bridge::request::{
 };
 use rialto_bridge::{
     Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor,
-    Error, MapOptions, ModelSpec, PipelineLayout, PipelineMapping, PipelineRequest, Placement,
-    RawConfig, WeightMap, WeightMapping, document,
+    Error, ForwardPass, MapOptions, ModelSpec, PipelineLayout, PipelineMapping, PipelineRequest,
+    Placement, RawConfig, WeightMap, WeightMapping, document,
 };
 use rialto_tensor::TensorView;
 use serde::Serialize;
@@ -226,6 +226,8 @@ impl PipelineMapping for Remote {
         self.ask(Entry::PipelineLayout, &body)
     }
 }
+
+impl ForwardPass for Remote {}
 
 impl Dequantizer for Remote {
     fn codecs(&self, spec: &ModelSpec) -> Result<Vec<Codec>, Error> {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use rialto_bridge::error::panic_words;
 use rialto_bridge::{
     Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor,
-    Error, MapOptions, ModelSpec, PipelineLayout, PipelineMapping, PipelineRequest, Placement,
-    RawConfig, WeightMap, WeightMapping,
+    Error, ForwardPass, MapOptions, ModelSpec, PipelineLayout, PipelineMapping, PipelineRequest,
+    Placement, ProgramOptions, RawConfig, WeightMap, WeightMapping,
 };
+use rialto_program::Program;
 
 /// The code of a panic.
 pub(crate) const PANIC: u32 = 12;
@@ -81,6 +82,12 @@ impl Dequantizer for Guarded {
 
     fn dequantize(&self, encoded: &EncodedTensor<'_>, out: &mut [u8]) -> Result<(), Error> {
         caught("dequantize", || self.0.dequantize(encoded, out))
+    }
+}
+
+impl ForwardPass for Guarded {
+    fn program(&self, spec: &ModelSpec, options: &ProgramOptions) -> Result<Program, Error> {
+        caught("program", || self.0.program(spec, options))
     }
 }
 

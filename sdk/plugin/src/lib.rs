@@ -1,6 +1,6 @@
 //! What the author of a plugin depends on, and all of it: the bridge traits, a prelude, and [`export_plugin!`].
 //!
-//! Floor 4 of the house: stands on `rialto-abi`, `rialto-tensor` and `rialto-bridge`. An author implements five traits in
+//! Floor 4 of the house: stands on `rialto-abi`, `rialto-tensor`, `rialto-program` and `rialto-bridge`. An author implements six traits in
 //! safe Rust and exports the result; nothing of the ABI shows. A whole plugin, for a model of one matrix per layer:
 //!
 //! ```
@@ -74,6 +74,8 @@
 //! }
 //!
 //! impl Dequantizer for Tiny {}
+//!
+//! impl ForwardPass for Tiny {}
 //!
 //! rialto_plugin::export_plugin!(Tiny);
 //! # fn main() -> Result<(), Error> {

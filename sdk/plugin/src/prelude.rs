@@ -6,11 +6,12 @@ pub use rialto_bridge::settings::{FieldKind, SettingRules, is_same_value};
 pub use rialto_bridge::spec::{fields, torch};
 pub use rialto_bridge::{
     Bridge, Claim, Codec, Companion, ConfigEdit, ConfigMapping, Cut, Dequantizer, Description,
-    Dims, DtypeRule, EncodedTensor, Error, Form, MapOptions, MapRule, Mesh, MeshAxis, ModelSpec,
-    ModuleState, MtpPolicy, Part, PipelineLayout, PipelineMapping, PipelineRequest, Placement,
-    PlacementRule, RawConfig, Rule, Scope, SettingFault, Stage, StageChoice, StateValue, WeightMap,
-    WeightMapping,
+    Dims, DtypeRule, EncodedTensor, Error, Form, ForwardPass, MapOptions, MapRule, Mesh, MeshAxis,
+    ModelSpec, ModuleState, MtpPolicy, Part, PipelineLayout, PipelineMapping, PipelineRequest,
+    Placement, PlacementRule, ProgramOptions, RawConfig, Rule, Scope, SettingFault, Stage,
+    StageChoice, StateValue, WeightMap, WeightMapping,
 };
+pub use rialto_program::{self as program, Program};
 pub use rialto_tensor::{Dtype, Region, Shape, TensorView, quant};
 pub use serde_json::{Map, Value, json};
 

@@ -210,6 +210,8 @@ impl PipelineMapping for Small {
     }
 }
 
+impl ForwardPass for Small {}
+
 impl Dequantizer for Small {
     fn codecs(&self, _: &ModelSpec) -> Result<Vec<Codec>, Error> {
         Ok(vec![Codec {

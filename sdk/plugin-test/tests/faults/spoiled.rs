@@ -105,6 +105,12 @@ impl<F: Bridge> Dequantizer for Spoiled<F> {
     }
 }
 
+impl<F: Bridge> ForwardPass for Spoiled<F> {
+    fn program(&self, spec: &ModelSpec, options: &ProgramOptions) -> Result<Program, Error> {
+        self.family.program(spec, options)
+    }
+}
+
 impl<F: Bridge> Bridge for Spoiled<F> {
     fn describe(&self) -> Description {
         (self.describe)(Ok(self.family.describe())).expect("a description that is changed")

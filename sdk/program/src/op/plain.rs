@@ -219,8 +219,9 @@ impl Contract for Gather {
         let [x, indices] = inputs else {
             unreachable!("the signature has two inputs");
         };
-        if x.shape.is_empty() || x.block.is_some() {
-            return Err(format!("x is {x}, expected [n, ..]"));
+        let has_rows = x.element.is_float() || x.element == Element::I32;
+        if x.shape.is_empty() || x.block.is_some() || !has_rows {
+            return Err(format!("x is {x}, expected F32, BF16 or I32 [n, ..]"));
         }
         shapes::element("indices", indices, Element::I32)?;
         let [m] = shapes::axes("indices", indices, "[m]")?;
@@ -328,6 +329,7 @@ impl Contract for Reshape {
 
     fn infer(&self, inputs: &[ValueType]) -> Result<Vec<ValueType>, String> {
         let x = &inputs[0];
+        shapes::float("x", x)?;
         let [t, of_row @ ..] = x.shape.as_slice() else {
             return Err(format!("x is {x}, expected [t, ..]"));
         };
@@ -339,7 +341,7 @@ impl Contract for Reshape {
             .shape
             .iter()
             .fold(1u64, |all, &n| all.saturating_mul(n));
-        if before != after || x.block.is_some() {
+        if before != after {
             return Err(format!("x is {x}, {:?} has {after} elements", self.shape));
         }
         let shape = std::iter::once(*t).chain(self.shape.iter().map(|&n| Dim::Size(n)));

@@ -102,6 +102,8 @@ impl PipelineMapping for Faulty {
     }
 }
 
+impl ForwardPass for Faulty {}
+
 impl Dequantizer for Faulty {
     fn codecs(&self, _: &ModelSpec) -> Result<Vec<Codec>, Error> {
         pass("codecs");

@@ -168,6 +168,8 @@ impl PipelineMapping for Toy {
     }
 }
 
+impl ForwardPass for Toy {}
+
 impl Dequantizer for Toy {
     fn codecs(&self, spec: &ModelSpec) -> Result<Vec<Codec>, Error> {
         rehearse(spec.extra.get("panic"), "codecs");

@@ -1,0 +1,60 @@
+//! The trait that a backend implements.
+
+use std::collections::BTreeSet;
+
+use rialto_tensor::Dtype;
+use serde::Serialize;
+
+use crate::{Buffer, DeviceInfo, Error, OpCall, TensorType};
+
+/// What a device can do, as data: asked before anything is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Capabilities {
+    /// Names of the operations it runs.
+    pub ops: BTreeSet<String>,
+    /// Element types that activations may have.
+    #[serde(serialize_with = "names")]
+    pub activations: Vec<Dtype>,
+    /// Whether weights may stay E4M3 codes in blocks.
+    pub runs_block_weights: bool,
+    /// Whether the result for a row is the same bits whatever other rows the step has: then prompts in pieces, cached decoding and
+    /// batches are the same as one sequence at a time, bit for bit.
+    pub is_row_invariant: bool,
+    /// Largest buffer in bytes, if there is a limit other than memory.
+    pub max_buffer_bytes: Option<u64>,
+}
+
+fn names<S: serde::Serializer>(dtypes: &[Dtype], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(dtypes.iter().map(|dtype| dtype.safetensors_name()))
+}
+
+/// An opened device. Calls may come from any thread.
+pub trait Backend: Send + Sync {
+    /// What it is.
+    fn device(&self) -> &DeviceInfo;
+
+    /// What it can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Memory for elements of a type. What it holds is not defined. Errors: [`Error::Memory`], [`Error::BufferSize`].
+    fn allocate(&self, tensor: &TensorType) -> Result<Buffer, Error>;
+
+    /// Copies bytes into a buffer, after what was replayed before and before what is replayed after. Little-endian, dense.
+    /// Errors: [`Error::BufferRange`], [`Error::ForeignBuffer`], [`Error::Lost`].
+    fn write(&self, buffer: &Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Copies bytes out of a buffer, after what was replayed before; waits for it. Errors: as [`Backend::write`].
+    fn read(&self, buffer: &Buffer, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), Error>;
+
+    /// Prepares a list of calls to be run in order. Workspaces are allocated here, and everything that can be refused is.
+    ///
+    /// Errors: [`Error::UnsupportedOp`], [`Error::Operand`], [`Error::Memory`], [`Error::ForeignBuffer`].
+    fn record(&self, calls: Vec<OpCall>) -> Result<Box<dyn Recording>, Error>;
+}
+
+/// A recorded list of calls. It keeps its buffers.
+pub trait Recording: Send {
+    /// Runs the calls on what the buffers hold now. It may return before they are done; [`Backend::read`] waits.
+    /// Errors: [`Error::Lost`].
+    fn replay(&mut self) -> Result<(), Error>;
+}
