@@ -40,6 +40,7 @@
 //! | [`layout`] | which stage holds which layers |
 //! | [`settings`] | provider fields that a user sets |
 //! | [`document`] | the JSON in which all of it crosses the ABI |
+//! | [`weights`] | weights by name, for whoever runs a model |
 //! | [`request`] | what is asked in it, and how an error is told |
 #![forbid(unsafe_code)]
 
@@ -63,6 +64,7 @@ pub mod spec;
 pub mod stack;
 pub mod template;
 pub mod weight_map;
+pub mod weights;
 
 pub use codec::{Codec, Companion, EncodedTensor};
 pub use config::{ConfigEdit, RawConfig};
@@ -85,3 +87,4 @@ pub use settings::SettingFault;
 pub use spec::{Dims, ModelSpec};
 pub use stack::LayerAxis;
 pub use weight_map::WeightMap;
+pub use weights::{Codes, EncodedInfo, WeightInfo, WeightSource};

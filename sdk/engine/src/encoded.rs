@@ -31,7 +31,7 @@ pub(crate) fn values<'a>(
 }
 
 /// The tensor as it is stored, without touching its bytes.
-fn stored<'a>(checkpoint: &'a HfCheckpoint, tensor: &HfTensor) -> Array<'a> {
+pub(crate) fn stored<'a>(checkpoint: &'a HfCheckpoint, tensor: &HfTensor) -> Array<'a> {
     let source = Handle::Borrowed(checkpoint.source(tensor.file));
     let bytes = Bytes::File {
         source,

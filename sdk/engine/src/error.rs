@@ -28,6 +28,14 @@ pub enum Error {
         /// The directory.
         place: String,
     },
+    /// A weight that a checkpoint does not hold.
+    #[error("{place} holds no weight {name}")]
+    NoWeight {
+        /// Its name, of a tensor or of a param.
+        name: String,
+        /// The checkpoint.
+        place: String,
+    },
     /// A Megatron checkpoint without a config, and no reference that has one.
     #[error("no config.json for {place}: looked for {}", searched.join(" and "))]
     NoConfig {
@@ -246,6 +254,7 @@ impl Error {
             Error::Tensor(error) => error.slug(),
             Error::NotClaimed { .. } => "engine/not-claimed",
             Error::NoWeights { .. } => "engine/no-weights",
+            Error::NoWeight { .. } => "engine/no-weight",
             Error::NoConfig { .. } => "engine/no-config",
             Error::ReferenceDiffers { .. } => "engine/reference-differs",
             Error::TwoFormats { .. } => "engine/two-formats",

@@ -32,6 +32,7 @@
 //! | [`verify`](mod@verify) | whether two checkpoints hold the same weights |
 //! | [`run`](mod@run) | doing it: units, lanes, journal, many processes, manifest and report |
 //! | [`stream`] | tensors one after the other, without files |
+//! | [`weights`] | a checkpoint's weights by name, for whoever runs the model |
 //! | [`progress`] | how a run reports and is stopped |
 #![forbid(unsafe_code)]
 
@@ -65,6 +66,7 @@ pub mod stages;
 pub mod stream;
 pub mod summary;
 pub mod verify;
+pub mod weights;
 
 pub use audit::{Audit, audit};
 pub use error::Error;
@@ -79,3 +81,4 @@ pub use stages::{Pipeline, StageShare, Suggestions};
 pub use stream::{Names, TensorPart, TensorStream};
 pub use summary::{Direction, Encoded, Group, Side, Skipped, Summary};
 pub use verify::{Contents, VerifyOptions, VerifySource, verify};
+pub use weights::Weights;

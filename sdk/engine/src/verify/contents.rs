@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use rialto_bridge::binding::{FoundParams, FoundTensors};
 use rialto_bridge::{
-    Bridge, Claim, Codec, DtypeRule, MapRule, Mapping, Part as RulePart, Piece, RawConfig,
-    StoredTensor, Violation, WeightMap,
+    Bridge, Claim, Codec, DtypeRule, MapRule, Mapping, ModelSpec, Part as RulePart, Piece,
+    RawConfig, StoredTensor, Violation, WeightMap,
 };
 use rialto_checkpoint::hf::HfCheckpoint;
 use rialto_checkpoint::store::Store;
 use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
 use rialto_tensor::{Dtype, Region};
 
+use crate::array::Array;
 use crate::assemble::Part;
 use crate::beside::Beside;
 use crate::copies;
@@ -116,13 +117,15 @@ impl VerifySource {
 pub struct Contents<'a> {
     source: &'a VerifySource,
     family: Option<&'a dyn Bridge>,
+    /// The model, if a family reads it.
+    spec: Option<ModelSpec>,
     mapping: Mapping,
     /// The same with tensors spelled as the rules spell them, if the checkpoint spells them otherwise.
     own: Option<Mapping>,
     bound: Bound,
-    pub(super) notices: Vec<String>,
+    pub(crate) notices: Vec<String>,
     /// What is not as the mapping says.
-    pub(super) violations: Vec<Violation>,
+    pub(crate) violations: Vec<Violation>,
     /// Encoded tensors.
     pub(super) scales: u64,
 }
@@ -174,6 +177,7 @@ impl<'a> Contents<'a> {
         let mut contents =
             Contents::bind(source, Some(family), mapping, codecs, inventory, notices);
         contents.own = own.transpose()?;
+        contents.spec = Some(spec);
         Ok(contents)
     }
 
@@ -245,6 +249,7 @@ impl<'a> Contents<'a> {
         Contents {
             source,
             family,
+            spec: None,
             mapping,
             own: None,
             bound,
@@ -288,7 +293,7 @@ impl<'a> Contents<'a> {
 
     /// The pieces to compare by: those of the rules' own spelling, so that names, order and digest do not depend on the one
     /// that this checkpoint has.
-    pub(super) fn own_mapping(&self) -> &Mapping {
+    pub(crate) fn own_mapping(&self) -> &Mapping {
         self.own.as_ref().unwrap_or(&self.mapping)
     }
 
@@ -298,6 +303,28 @@ impl<'a> Contents<'a> {
         &self.mapping
     }
 
+    /// The model, if a family reads it.
+    pub(crate) fn spec(&self) -> Option<&ModelSpec> {
+        self.spec.as_ref()
+    }
+
+    /// A tensor of the mapping as it is stored, if it is encoded: its codec, its codes, and its companions.
+    pub(crate) fn encoded(&self, tensor: usize) -> Option<(&Codec, Vec<Array<'_>>)> {
+        let (Bound::Tensors { found, codecs, .. }, Stored::HuggingFace(checkpoint)) =
+            (&self.bound, &self.source.stored)
+        else {
+            return None;
+        };
+        if self.own.is_some() {
+            // Spelled otherwise, its tensors are others.
+            return None;
+        }
+        let (codec, companions) = found.encodings[tensor].as_ref()?;
+        let positions = std::iter::once(found.tensors[tensor]?).chain(companions.iter().copied());
+        let arrays = positions.map(|at| encoded::stored(checkpoint, &checkpoint.tensors()[at]));
+        Some((&codecs[*codec], arrays.collect()))
+    }
+
     /// The checkpoint.
     #[must_use]
     pub fn source(&self) -> &VerifySource {
@@ -305,7 +332,7 @@ impl<'a> Contents<'a> {
     }
 
     /// The dtypes that a rectangle of a param has here, decoded: one, unless what it is made of differs.
-    pub(super) fn dtypes(&self, param: usize, region: &Region) -> Vec<Dtype> {
+    pub(crate) fn dtypes(&self, param: usize, region: &Region) -> Vec<Dtype> {
         match &self.bound {
             Bound::Params(params) => params.dtypes_of(&self.mapping, param, region),
             Bound::Tensors { found, .. } => {
@@ -341,7 +368,7 @@ impl<'a> Contents<'a> {
     }
 
     /// Compares the checksums of what was read only in part.
-    pub(super) fn finish_checks(&self, progress: &dyn Progress) -> Result<(), Error> {
+    pub(crate) fn finish_checks(&self, progress: &dyn Progress) -> Result<(), Error> {
         match (&self.bound, &self.source.stored) {
             (Bound::Params(params), Stored::Megatron(checkpoint, _)) => {
                 params.finish_checks(checkpoint, progress)
@@ -351,7 +378,7 @@ impl<'a> Contents<'a> {
     }
 
     /// What a rectangle of a param is made of.
-    pub(super) fn values(
+    pub(crate) fn values(
         &self,
         param: usize,
         region: &Region,

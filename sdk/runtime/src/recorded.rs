@@ -1,0 +1,202 @@
+//! A phase, recorded for so many tokens: the values that it makes have their buffers, and one is used again when its value has been
+//! read for the last time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rialto_backend::{Buffer, OpCall, Operand, Recording, TensorType};
+use rialto_program::op::Sample;
+use rialto_program::value::Extents;
+use rialto_program::{Phase, step};
+use rialto_tensor::Dtype;
+
+use crate::model::concrete;
+use crate::{Error, Model};
+
+/// Inputs of a [`Sample`] besides the logits, with the element type of each.
+pub(crate) const CHOICES: [(&str, Dtype); 5] = [
+    ("temperature", Dtype::F32),
+    ("top_k", Dtype::I32),
+    ("top_p", Dtype::F32),
+    ("min_p", Dtype::F32),
+    ("draw", Dtype::F32),
+];
+
+/// The name under which the chosen tokens are left.
+pub(crate) const CHOSEN: &str = "sampled tokens";
+
+/// What of a phase is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) extents: Extents,
+    /// Values that are read afterwards.
+    pub(crate) wanted: Vec<String>,
+    /// Whether the next tokens are chosen.
+    pub(crate) samples: bool,
+}
+
+/// A recorded phase with the buffers that go in and come out.
+pub(crate) struct Recorded {
+    recording: Box<dyn Recording>,
+    buffers: HashMap<String, Buffer>,
+}
+
+impl Recorded {
+    /// Records a phase. Errors: memory that is not there, and what the device refuses.
+    pub(crate) fn new(
+        model: &Model,
+        phase: &Phase,
+        caches: &HashMap<String, Buffer>,
+        key: &Key,
+    ) -> Result<Recorded, Error> {
+        let types = model.types(&phase.name)?;
+        let mut pool = Pool {
+            model,
+            free: HashMap::new(),
+        };
+        let mut buffers: HashMap<String, Buffer> = HashMap::new();
+        let type_of = |name: &str| match types.get(name) {
+            Some(value) => concrete(value, &key.extents, model.activation()),
+            None => Err(Error::Step {
+                what: format!("phase {} has no value {name:?}", phase.name),
+            }),
+        };
+        let given = phase.inputs.iter().map(|input| input.name.as_str());
+        for name in step::NAMES.into_iter().chain(given) {
+            buffers.insert(name.to_owned(), pool.take(type_of(name)?)?);
+        }
+        let last_uses = last_uses(phase);
+        let logits = model.logits(&phase.name)?;
+        let is_kept = |name: &str| {
+            key.wanted.iter().any(|wanted| wanted == name)
+                || key.samples && logits == Some(name)
+                || buffers_of_step(phase, name)
+        };
+        let mut calls = Vec::with_capacity(phase.calls.len() + 1);
+        for (position, call) in phase.calls.iter().enumerate() {
+            let inputs = call.inputs.iter().map(|name| {
+                let buffer = caches.get(name).or_else(|| buffers.get(name));
+                match (model.param(name), buffer) {
+                    (Some(param), _) => Ok(param.clone()),
+                    (None, Some(buffer)) => Ok(Operand::from(buffer.clone())),
+                    (None, None) => Err(Error::Step {
+                        what: format!("phase {} has no value {name:?}", phase.name),
+                    }),
+                }
+            });
+            let inputs: Vec<Operand> = inputs.collect::<Result<_, _>>()?;
+            let mut outputs = Vec::with_capacity(call.outputs.len());
+            for name in &call.outputs {
+                let buffer = pool.take(type_of(name)?)?;
+                outputs.push(buffer.clone());
+                buffers.insert(name.clone(), buffer);
+            }
+            calls.push(OpCall::new(call.operation()?, inputs, outputs)?);
+            // Only now: a call's output is never its input. What nobody reads at all is over at once.
+            for name in call.inputs.iter().chain(&call.outputs) {
+                let is_over = last_uses
+                    .get(name.as_str())
+                    .is_none_or(|&last| last <= position);
+                if is_over
+                    && !is_kept(name)
+                    && let Some(buffer) = buffers.remove(name)
+                {
+                    pool.free
+                        .entry(buffer.tensor().clone())
+                        .or_default()
+                        .push(buffer);
+                }
+            }
+        }
+        if let (true, Some(logits)) = (key.samples, logits) {
+            calls.push(sampling(&mut pool, &mut buffers, logits, key.extents.rows)?);
+        }
+        Ok(Recorded {
+            recording: model.backend().record(calls)?,
+            buffers,
+        })
+    }
+
+    /// The buffer of a value that goes in or comes out.
+    pub(crate) fn buffer(&self, name: &str) -> Result<&Buffer, Error> {
+        self.buffers.get(name).ok_or_else(|| Error::Step {
+            what: format!("{name:?} was not asked for"),
+        })
+    }
+
+    pub(crate) fn replay(&mut self) -> Result<(), Error> {
+        Ok(self.recording.replay()?)
+    }
+}
+
+/// Chooses the next tokens by the logits.
+fn sampling(
+    pool: &mut Pool<'_>,
+    buffers: &mut HashMap<String, Buffer>,
+    logits: &str,
+    rows: u64,
+) -> Result<OpCall, Error> {
+    let mut inputs: Vec<Operand> = vec![buffers[logits].clone().into()];
+    for (name, dtype) in CHOICES {
+        let buffer = pool.take(TensorType::new(dtype, [rows]))?;
+        inputs.push(buffer.clone().into());
+        buffers.insert(name.to_owned(), buffer);
+    }
+    let chosen = pool.take(TensorType::new(Dtype::I32, [rows]))?;
+    buffers.insert(CHOSEN.to_owned(), chosen.clone());
+    Ok(OpCall::new(Sample {}.into(), inputs, [chosen])?)
+}
+
+/// Whether a value is given at each step: the host writes it while calls of the step before may still run.
+fn buffers_of_step(phase: &Phase, name: &str) -> bool {
+    step::NAMES.contains(&name) || phase.inputs.iter().any(|input| input.name == name)
+}
+
+/// The last call that reads each value.
+fn last_uses(phase: &Phase) -> HashMap<&str, usize> {
+    let calls = phase.calls.iter().enumerate();
+    let uses = calls.flat_map(|(position, call)| {
+        let names = call.inputs.iter();
+        names.map(move |name| (name.as_str(), position))
+    });
+    uses.collect()
+}
+
+/// Buffers whose values are over, by type.
+struct Pool<'a> {
+    model: &'a Model,
+    free: HashMap<TensorType, Vec<Buffer>>,
+}
+
+impl Pool<'_> {
+    fn take(&mut self, tensor: TensorType) -> Result<Buffer, Error> {
+        if let Some(buffer) = self.free.get_mut(&tensor).and_then(Vec::pop) {
+            return Ok(buffer);
+        }
+        Ok(self.model.backend().allocate(&tensor)?)
+    }
+}
+
+/// The caches that a phase names, each with room for all pages.
+pub(crate) fn caches(
+    model: &Arc<Model>,
+    phase: &Phase,
+    pages: u64,
+    page_positions: u64,
+) -> Result<HashMap<String, Buffer>, Error> {
+    let is_named = |name: &String| phase.calls.iter().any(|call| call.inputs.contains(name));
+    let mut caches = HashMap::new();
+    for cache in model
+        .program()
+        .caches
+        .iter()
+        .filter(|cache| is_named(&cache.name))
+    {
+        let shape = [pages, page_positions, cache.width];
+        let buffer = model
+            .backend()
+            .allocate(&TensorType::new(model.activation(), shape))?;
+        caches.insert(cache.name.clone(), buffer);
+    }
+    Ok(caches)
+}
