@@ -188,14 +188,11 @@ fn every_key_changes_its_own_fields_and_no_other() {
             json!({"qk_rope_head_dim": 18, "qk_head_dim": 42}),
             json!({"qk_pos_emb_head_dim": 18, "kv_channels": 18, "model.qk_rope_head_dim": 18}),
         ),
-        Row::new(json!({"index_topk": 17}), json!({"dsa_indexer_topk": 17})),
-        Row::new(
-            json!({"num_experts_per_tok": 8}),
-            json!({"moe_router_topk": 8}),
-        ),
+        model("index_topk", "dsa_indexer_topk", 17),
+        model("num_experts_per_tok", "moe_router_topk", 8),
         Row::new(
             json!({"routed_scaling_factor": 1.25}),
-            json!({"moe_router_topk_scaling_factor": 1.25}),
+            json!({"moe_router_topk_scaling_factor": 1.25, "model.routed_scaling_factor": 1.25}),
         ),
         Row::new(
             json!({"max_position_embeddings": 4096}),
@@ -276,7 +273,7 @@ fn what_says_nothing_about_the_model_changes_nothing() {
         Row::same(json!({"layer_types": vec!["deepseek_sparse_attention"; 8]})),
         Row::same(json!({"layer_types": layer_types(3, json!("deepseek_sparse_attention"))})),
         Row::same(json!({"ep_size": 8, "pretraining_tp": 2, "use_cache": false})),
-        Row::same(json!({"eos_token_id": 3, "pad_token_id": null, "bos_token_id": 0})),
+        Row::same(json!({"pad_token_id": null, "bos_token_id": 0})),
         Row::same(json!({"quantization_config": null})),
         // Carried, and said to be.
         Row::same(json!({"a_new_key": {"deep": [1, 2]}, "auto_map": {}}))
@@ -388,6 +385,31 @@ fn an_absent_size_is_refused_by_its_key() {
             let expected = format!("{key} is {found}, expected a positive number");
             refused(&[(json!({key: value}), &expected)]);
         }
+    }
+}
+
+/// It is no affair of Megatron's.
+#[test]
+fn what_ends_a_text_is_a_token_id_or_a_list_of_them() {
+    let ids = |ids: Value| json!({"model.eos_token_id": ids});
+    accepted(&[
+        Row::new(json!({"eos_token_id": 3}), ids(json!([3]))),
+        Row::new(json!({"eos_token_id": [7, 3]}), ids(json!([7, 3]))),
+        Row::new(json!({"eos_token_id": []}), ids(json!([]))),
+        Row::new(json!({"eos_token_id": null}), ids(json!([]))),
+        Row::new(json!({"eos_token_id": ABSENT}), ids(json!([]))),
+    ]);
+    for value in [
+        json!("3"),
+        json!(-1),
+        json!(1.5),
+        json!(1u64 << 32),
+        json!([3, "4"]),
+        json!([[3]]),
+        json!({}),
+    ] {
+        let expected = format!("eos_token_id is {value}, expected a token id or a list of them");
+        refused(&[(json!({"eos_token_id": value}), &expected)]);
     }
 }
 
@@ -537,7 +559,7 @@ fn fc_04_the_epsilon_of_the_norms_is_the_config_s_and_that_of_the_indexer_stays(
     for epsilon in [json!(1e-6), json!(0.001), json!(1)] {
         rows.push(Row::new(
             json!({"rms_norm_eps": epsilon}),
-            json!({"layernorm_epsilon": epsilon}),
+            json!({"layernorm_epsilon": epsilon, "model.rms_norm_eps": epsilon}),
         ));
     }
     accepted(&rows);

@@ -60,7 +60,7 @@ const MOST_HEADS: u64 = 1 << 16;
 const ATTENTION: &str = "full_attention";
 
 /// The model's numbers; the config key of each is its name unless said otherwise.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(crate = "rialto_plugin::serde", deny_unknown_fields)]
 #[allow(missing_docs, reason = "each field is the config key of its name")]
 pub struct Model {
@@ -72,6 +72,11 @@ pub struct Model {
     pub num_key_value_heads: u64,
     /// Not `hidden_size / num_attention_heads`.
     pub head_dim: u64,
+    pub rms_norm_eps: f64,
+    /// The base of the rotary embedding, in whichever spelling the config has it.
+    pub rope_theta: f64,
+    /// The token ids that end a text.
+    pub eos_token_id: Vec<u32>,
     /// `tie_word_embeddings`.
     pub is_tied: bool,
 }
@@ -87,6 +92,10 @@ impl Model {
             num_attention_heads: config.bounded(heads, MOST_HEADS)?,
             num_key_value_heads: config.bounded(groups, MOST_HEADS)?,
             head_dim: config.size("head_dim")?,
+            rms_norm_eps: float(&config.positive("rms_norm_eps")?),
+            // What there is to notice is noticed for the provider.
+            rope_theta: float(&config.rotary_base(&mut Vec::new())?),
+            eos_token_id: config.token_ids("eos_token_id")?,
             is_tied: is_tied(config)?,
         };
         if !model
@@ -163,6 +172,13 @@ impl ConfigMapping for Qwen3 {
     fn unmap_config(&self, _: &ModelSpec, _: &RawConfig) -> Result<Vec<ConfigEdit>, Error> {
         Ok(Vec::new())
     }
+}
+
+/// A number to compute with; the provider keeps it as it is spelled.
+fn float(number: &Value) -> f64 {
+    number
+        .as_f64()
+        .expect("a number that is positive has a value")
 }
 
 /// Whether the head is the embedding. Absent, it is not.

@@ -9,11 +9,13 @@
 //! | [`config`] | what each key of `config.json` means, which values are refused, and the same in Megatron's words |
 //! | [`weights`] | which tensor is which param, in the order of the forward pass, and how params are cut |
 //! | [`layout`] | which layers a pipeline stage holds |
+//! | [`program`] | the forward pass, from token ids to logits |
 //! | `settings` | which provider fields a user may set |
 #![forbid(unsafe_code)]
 
 pub mod config;
 pub mod layout;
+pub mod program;
 mod settings;
 pub mod weights;
 
@@ -37,7 +39,5 @@ impl Bridge for Qwen3 {
 
 /// Every tensor is stored as it is.
 impl Dequantizer for Qwen3 {}
-
-impl ForwardPass for Qwen3 {}
 
 rialto_plugin::export_plugin!(Qwen3);

@@ -226,6 +226,8 @@ fn read_model(
             "the rank of the query latent, which the indexer needs",
         ));
     }
+    let n_routed_experts = experts::routed(config, notices)?;
+    let choice = Choice::read(config, n_routed_experts)?;
     Ok(Model {
         vocab_size: config.size("vocab_size")?,
         hidden_size: config.size("hidden_size")?,
@@ -238,9 +240,18 @@ fn read_model(
         v_head_dim: config.size("v_head_dim")?,
         index_n_heads: config.size("index_n_heads")?,
         index_head_dim: index_width(config, rope)?,
-        n_routed_experts: experts::routed(config, notices)?,
+        index_topk: config.size("index_topk")?,
+        n_routed_experts,
         n_shared_experts: config.size("n_shared_experts")?,
         moe_intermediate_size: config.size("moe_intermediate_size")?,
+        num_experts_per_tok: choice.experts,
+        n_group: choice.groups,
+        topk_group: choice.chosen_groups,
+        routed_scaling_factor: float(&config.positive("routed_scaling_factor")?),
+        rms_norm_eps: float(&config.positive("rms_norm_eps")?),
+        // What there is to notice is noticed for the provider.
+        rope_theta: float(&config.rotary_base(&mut Vec::new())?),
+        eos_token_id: config.token_ids("eos_token_id")?,
         layers: indexers
             .into_iter()
             .zip(mlps)
@@ -249,6 +260,13 @@ fn read_model(
         mtp_layers,
         mtp_layers_dropped,
     })
+}
+
+/// A number to compute with; the provider keeps it as it is spelled.
+fn float(number: &Value) -> f64 {
+    number
+        .as_f64()
+        .expect("a number that is positive has a value")
 }
 
 /// The width of the indexer's heads, of which the first part is turned as far as in the others.
@@ -281,7 +299,6 @@ fn provider(
     notices: &mut Vec<String>,
 ) -> Result<Map<String, Value>, Error> {
     let sharing = Sharing::of(config, &model.layers, notices)?;
-    let choice = Choice::read(config, model.n_routed_experts)?;
     let dtype = config.torch_dtype(notices)?;
     let is_sparse = |layer: &Layer| u8::from(layer.mlp == Mlp::Sparse);
     let physical_is_sparse: Vec<u8> = model
@@ -298,7 +315,7 @@ fn provider(
         "dsa_indexer_rope_interleaved": true,
         // In layers of the source model, as Megatron-Bridge keeps them.
         "dsa_indexer_skip_topk_offset": sharing.offset,
-        "dsa_indexer_topk": config.size("index_topk")?,
+        "dsa_indexer_topk": model.index_topk,
         "dsa_indexer_topk_freq": sharing.frequency,
         "ffn_hidden_size": model.intermediate_size,
         "fp16": dtype == "float16",
@@ -310,9 +327,9 @@ fn provider(
         "layernorm_epsilon": config.positive("rms_norm_eps")?,
         "moe_ffn_hidden_size": model.moe_intermediate_size,
         "moe_layer_freq": physical_is_sparse,
-        "moe_router_group_topk": choice.chosen_groups,
-        "moe_router_num_groups": choice.groups,
-        "moe_router_topk": choice.experts,
+        "moe_router_group_topk": model.topk_group,
+        "moe_router_num_groups": model.n_group,
+        "moe_router_topk": model.num_experts_per_tok,
         "moe_router_topk_scaling_factor": config.positive("routed_scaling_factor")?,
         "moe_shared_expert_intermediate_size": model.moe_intermediate_size * model.n_shared_experts,
         "mtp_num_layers": (model.mtp_layers > 0).then_some(model.mtp_layers),

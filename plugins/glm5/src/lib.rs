@@ -11,11 +11,13 @@
 //! | [`codec`] | how matrices are stored in FP8 |
 //! | `settings` | which provider fields a user may set |
 //! | [`layout`] | which layers a pipeline stage holds |
+//! | [`program`] | the forward pass, from token ids to logits |
 #![forbid(unsafe_code)]
 
 pub mod codec;
 pub mod config;
 pub mod layout;
+pub mod program;
 mod settings;
 pub mod spec;
 pub mod weights;
@@ -39,7 +41,5 @@ impl Bridge for Glm5 {
         }
     }
 }
-
-impl ForwardPass for Glm5 {}
 
 rialto_plugin::export_plugin!(Glm5);

@@ -119,9 +119,19 @@ pub struct Model {
     pub v_head_dim: u64,
     pub index_n_heads: u64,
     pub index_head_dim: u64,
+    pub index_topk: u64,
     pub n_routed_experts: u64,
     pub n_shared_experts: u64,
     pub moe_intermediate_size: u64,
+    pub num_experts_per_tok: u64,
+    pub n_group: u64,
+    pub topk_group: u64,
+    pub routed_scaling_factor: f64,
+    pub rms_norm_eps: f64,
+    /// The base of the rotary embedding, in whichever spelling the config has it.
+    pub rope_theta: f64,
+    /// The token ids that end a text.
+    pub eos_token_id: Vec<u32>,
     /// `indexer_types` and `mlp_layer_types`, or what stands for them.
     pub layers: Vec<Layer>,
     /// `num_nextn_predict_layers`, 0 if the user asked for none or the checkpoint holds none.
@@ -133,7 +143,15 @@ pub struct Model {
 impl Model {
     /// The numbers of a spec that this family made. Errors: [`Error::Document`] for somebody else's.
     pub fn of(spec: &ModelSpec) -> Result<Model, Error> {
-        spec.own()
+        let model: Model = spec.own()?;
+        let first = model.layers.first();
+        if first.is_none_or(|layer| layer.indexer == Indexer::Shared) {
+            return Err(Error::Document {
+                document: "glm5 model".to_owned(),
+                reason: "its first layer has no indexer, and shares none".to_owned(),
+            });
+        }
+        Ok(model)
     }
 
     /// Numbers of the decoder layers for which `matches` holds.

@@ -57,18 +57,24 @@ fn the_experts_are_counted_by_their_own_key_and_by_another_only_without_it() {
 
 #[test]
 fn a_choice_of_groups_and_experts_must_be_one_that_can_be_made() {
-    let groups = |groups: u64, chosen: u64| json!({"moe_router_num_groups": groups, "moe_router_group_topk": chosen});
+    let groups = |groups: u64, chosen: u64| {
+        json!({
+            "moe_router_num_groups": groups, "moe_router_group_topk": chosen,
+            "model.n_group": groups, "model.topk_group": chosen,
+        })
+    };
     accepted(&[
         Row::new(json!({"n_group": 4, "topk_group": 2}), groups(4, 2)),
         Row::new(
             json!({"n_group": 2, "topk_group": 2, "num_experts_per_tok": 8}),
             json!({
                 "moe_router_num_groups": 2, "moe_router_group_topk": 2, "moe_router_topk": 8,
+                "model.n_group": 2, "model.topk_group": 2, "model.num_experts_per_tok": 8,
             }),
         ),
         Row::new(
             json!({"n_group": 2, "topk_group": ABSENT}),
-            json!({"moe_router_num_groups": 2}),
+            json!({"moe_router_num_groups": 2, "model.n_group": 2}),
         ),
     ]);
     let divisor = |found: &str| {

@@ -6,7 +6,7 @@ use super::{ABSENT, Row, accepted, refused};
 
 #[test]
 fn the_base_of_the_rotary_embedding_is_read_in_the_spellings_of_both_ages() {
-    let theta = |value: Value| json!({"rotary_base": value});
+    let theta = |value: Value| json!({"rotary_base": value.clone(), "model.rope_theta": value});
     let contradicts = "config.json: rope_theta contradicts rope_parameters.rope_theta; rope_parameters.rope_theta decides";
     accepted(&[
         Row::new(json!({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}), theta(json!(5e5))),

@@ -87,6 +87,22 @@ impl RawConfig {
         }
     }
 
+    /// Token ids: a list of them, or a single one; none if absent or null. Errors: [`Error::ConfigValue`].
+    ///
+    /// Source: `eos_token_id`, which has either form.
+    pub fn token_ids(&self, key: &str) -> Result<Vec<u32>, Error> {
+        let wrong = || self.wrong(key, "a token id or a list of them");
+        let id = |value: &Value| {
+            let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+            id.ok_or_else(wrong)
+        };
+        match self.value(key) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(ids)) => ids.iter().map(id).collect(),
+            Some(single) => Ok(vec![id(single)?]),
+        }
+    }
+
     fn number(
         &self,
         key: &str,
