@@ -98,7 +98,7 @@ impl Layer<'_, '_> {
         let values = program.cache(&format!("values.{i}"), groups * d);
         self.phase.append(&k, &keys);
         self.phase.append(&v, &values);
-        let scale = 1.0 / (d as f64).sqrt();
+        let scale = (1.0 / d as f64).sqrt();
         let attended = self.phase.gqa(
             &self.name("attended"),
             &q,

@@ -182,7 +182,7 @@ fn latent_eps(settings: &Map<String, Json>) -> Result<f64, Error> {
 
 /// `n^-0.5`.
 fn inverse_root(n: u64) -> f64 {
-    1.0 / (n as f64).sqrt()
+    (1.0 / n as f64).sqrt()
 }
 
 #[cfg(test)]
