@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use rialto_abi::PluginDecl;
-use rialto_abi::decl::padded;
+use rialto_abi::decl::{ABI_CRATE_VERSION, padded};
 use rialto_host::check::Outcome;
 use rialto_host::{Step, check, load};
 
@@ -160,7 +160,7 @@ fn another_size() {
 fn another_major_version() {
     let at = offset_of!(PluginDecl, abi_major);
     let edit = |decl: &mut [u8]| decl[at..at + 4].copy_from_slice(&2u32.to_ne_bytes());
-    let words = ["rialto-toy-plugin 0.1.0", "abi 2.0", "abi 1.0"];
+    let words = ["rialto-toy-plugin 0.1.0", "abi 2.1", "abi 1.1"];
     refused_declaration(edit, "plugin/major", &words);
 }
 
@@ -209,9 +209,10 @@ fn tables_of_another_layout() {
     let at = position(&bytes, names);
     bytes[at..at + 12].copy_from_slice(b"compatibilit");
     let file = written(folder.path(), "libother_layout.so", &bytes);
+    let version = format!("rialto-abi {ABI_CRATE_VERSION}");
     let words = [
         "rialto-toy-plugin 0.1.0",
-        "rialto-abi 1.0.0",
+        version.as_str(),
         "types that differ: ",
     ];
     let error = refused(&file, "plugin/layout", 8, &words);
@@ -246,7 +247,7 @@ fn a_check_tells_every_step() {
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["steps"][8]["step"], "panic-strategy");
     assert_eq!(json["steps"][8]["detail"], "unwind");
-    assert_eq!(json["steps"][12]["detail"], "dequantize/1");
+    assert_eq!(json["steps"][12]["detail"], "dequantize/1, program/1");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod panics;
 mod pinned;
 mod plain_c;
 mod plugin_c;
+mod program;
 mod raw;
 mod same;
 mod search;

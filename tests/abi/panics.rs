@@ -1,7 +1,8 @@
 //! A plugin that panics fails the call and itself, never its host or anybody else.
 
 use rialto_bridge::{
-    Bridge, EncodedTensor, Error, MapOptions, Mesh, ModelSpec, PipelineRequest, RawConfig,
+    Bridge, EncodedTensor, Error, MapOptions, Mesh, ModelSpec, PipelineRequest, ProgramOptions,
+    RawConfig,
 };
 use rialto_host::{Registry, SearchPath, load};
 use rialto_tensor::{Dtype, Shape, TensorView};
@@ -29,11 +30,12 @@ fn ask(bridge: &dyn Bridge, entry: &str, config: &RawConfig, spec: &ModelSpec) -
             .err(),
         "codecs" => bridge.codecs(spec).err(),
         "dequantize" => bridge.dequantize(&encoded, &mut [0; 4]).err(),
+        "program" => bridge.program(spec, &ProgramOptions::default()).err(),
         other => panic!("{other} is no entry"),
     }
 }
 
-const ENTRIES: [&str; 8] = [
+const ENTRIES: [&str; 9] = [
     "claim",
     "map_config",
     "unmap_config",
@@ -42,6 +44,7 @@ const ENTRIES: [&str; 8] = [
     "pipeline_layout",
     "codecs",
     "dequantize",
+    "program",
 ];
 
 #[test]
@@ -117,6 +120,22 @@ fn a_config_can_ask_the_toy_to_panic() {
         "{error}"
     );
     assert_eq!(sick.bridge().claim(&config), Err(error));
+    assert_answers(&load(&toy()).unwrap());
+}
+
+#[test]
+fn nor_does_an_extension_s_panic_reach_the_host() {
+    let config = toy_config_that_panics_in("program");
+    let sick = load(&toy()).unwrap().bridge();
+    let spec = sick.map_config(&config, &MapOptions::default()).unwrap();
+    assert!(sick.weight_map(&spec).is_ok());
+    let options = ProgramOptions::default();
+    let error = sick.program(&spec, &options).unwrap_err();
+    assert!(
+        matches!(&error, Error::Panic { entry, .. } if entry == "program"),
+        "{error}"
+    );
+    assert_eq!(sick.weight_map(&spec), Err(error));
     assert_answers(&load(&toy()).unwrap());
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rialto_abi::TARGET;
 use rialto_bridge::{
-    Bridge, Claim, ConfigEdit, EncodedTensor, Forms, LayerAxis, MapOptions, Mesh, PipelineRequest,
-    RawConfig, StageChoice,
+    Bridge, Claim, ConfigEdit, EncodedTensor, Error, Forms, LayerAxis, MapOptions, Mesh,
+    PipelineRequest, ProgramOptions, RawConfig, StageChoice,
 };
 use rialto_checkpoint::store::{MemoryStore, Store};
 use rialto_engine::{
@@ -106,6 +106,22 @@ fn the_one_in_rust_answers_as_it_did() {
         let layout = bridge.pipeline_layout(&spec, &PipelineRequest { mesh, stages });
         let stages = layout.unwrap().stages;
         assert_eq!(stages[1].params, ["decoder.layers.1.*"]);
+    }
+}
+
+/// They know nothing of forward passes, and are never asked.
+#[test]
+fn neither_has_a_forward_pass() {
+    let Some([rust, c]) = pinned() else { return };
+    let in_c = br#"{"architectures": ["PinnedCForCausalLM"]}"#;
+    let in_c = RawConfig::parse(in_c).unwrap();
+    for (plugin, config) in [(rust, config("")), (c, in_c)] {
+        assert!(!plugin.extensions().contains(&"program/1".to_owned()));
+        let bridge = plugin.bridge();
+        let spec = bridge.map_config(&config, &MapOptions::default()).unwrap();
+        let error = bridge.program(&spec, &ProgramOptions::default());
+        let release = spec.release;
+        assert_eq!(error.unwrap_err(), Error::NoForwardPass { release });
     }
 }
 

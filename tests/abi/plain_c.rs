@@ -2,17 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use rialto_bridge::{EncodedTensor, Error, MapOptions, Mesh, PipelineRequest, RawConfig};
+use rialto_bridge::{
+    EncodedTensor, Error, MapOptions, Mesh, PipelineRequest, ProgramOptions, RawConfig,
+};
 use rialto_host::{check, load};
 use rialto_tensor::{Dtype, Shape, TensorView};
 use rialto_tests::compiler::library;
 
 use crate::library::{refused, written};
 
-const PLAIN: &str = include_str!("../plugins/plain_c/plain.c");
+pub(crate) const PLAIN: &str = include_str!("../plugins/plain_c/plain.c");
 
 /// Compiles C to a library.
-fn compiled(folder: &Path, name: &str, source: &str) -> PathBuf {
+pub(crate) fn compiled(folder: &Path, name: &str, source: &str) -> PathBuf {
     let made = folder.join(format!("lib{name}.so"));
     let source = written(folder, &format!("{name}.c"), source.as_bytes());
     library(&source, "c11", &made);
@@ -71,6 +73,8 @@ fn a_plugin_in_c_loads_and_answers() {
         bridge.dequantize(&encoded, &mut [0]).unwrap_err().slug(),
         "codec/unknown"
     );
+    let error = bridge.program(&spec, &ProgramOptions::default());
+    assert_eq!(error.unwrap_err().slug(), "bridge/no-forward-pass");
 }
 
 #[test]

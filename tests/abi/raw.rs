@@ -4,8 +4,8 @@ use std::ffi::c_void;
 use std::ptr;
 
 use rialto_abi::{
-    BridgeHandle, BridgeTable, DEQUANTIZE, DequantizeTable, HostTable, OwnedBytes, PluginDecl,
-    RSlice, RSliceMut, RStr, Status, TensorRef, dtype,
+    BridgeHandle, BridgeTable, DEQUANTIZE, DequantizeTable, EXTENSIONS, HostTable, OwnedBytes,
+    PROGRAM, PluginDecl, ProgramTable, RSlice, RSliceMut, RStr, Status, TensorRef, dtype,
 };
 use serde_json::Value;
 
@@ -113,14 +113,36 @@ fn a_request_that_is_no_document_is_refused_and_the_instance_goes_on() {
 #[test]
 fn an_extension_that_nobody_knows_is_null() {
     let opened = opened();
-    assert!(!extension(opened, DEQUANTIZE.into()).is_null());
-    for id in ["dequantize/2", "", "DEQUANTIZE/1", "op-pack/1"] {
+    for &id in EXTENSIONS {
+        assert!(!extension(opened, id.into()).is_null(), "{id}");
+    }
+    for id in ["dequantize/2", "program/2", "", "DEQUANTIZE/1", "op-pack/1"] {
         assert!(extension(opened, id.into()).is_null(), "{id}");
     }
     let torn = [0xff_u8];
     // SAFETY: the bytes outlive the view; that they are not UTF-8 is the point.
     let id = unsafe { RStr::from_raw_parts(torn.as_ptr(), 1) };
     assert!(extension(opened, id).is_null());
+    release(opened);
+}
+
+#[test]
+fn an_extension_refuses_a_request_that_is_no_document_as_the_table_does() {
+    let opened = opened();
+    let found = extension(opened, PROGRAM.into()).cast::<ProgramTable>();
+    // SAFETY: an extension's table is of its id's type and static.
+    let table = unsafe { &*found };
+    let unknown = br#"{"schema": 1, "body": {"spec": null}}"#;
+    for request in [&b""[..], b"{", b"\xff\xfe", unknown] {
+        let mut reply = OwnedBytes::EMPTY;
+        let request = RSlice::from_slice(request);
+        // SAFETY: the instance is open; request and reply live until the call returns.
+        let status = unsafe { (table.program)(opened.0.instance, request, &mut reply) };
+        let (code, slug, message) = told(&status);
+        assert_eq!((code, slug.as_str()), (4, "document/unreadable"));
+        assert!(message.contains("program request"), "{message}");
+        assert!(reply.bytes().is_empty());
+    }
     release(opened);
 }
 

@@ -2,9 +2,12 @@
 
 use std::fmt::Debug;
 
-use rialto_bridge::{Bridge, EncodedTensor, Error, MapOptions, Mesh, PipelineRequest, RawConfig};
+use rialto_bridge::{
+    Bridge, EncodedTensor, Error, MapOptions, Mesh, PipelineRequest, ProgramOptions, RawConfig,
+};
 use rialto_host::load;
 use rialto_tensor::{Dtype, Shape, TensorView};
+use serde_json::json;
 
 use crate::library::{faulty, toy, toy_config};
 use crate::toy::Toy;
@@ -52,6 +55,45 @@ fn every_answer_is_the_same() {
             loaded.pipeline_layout(&spec, &request),
         );
     }
+}
+
+#[test]
+fn the_program_is_the_same_and_refused_with_the_same_words() {
+    let plugin = load(&toy()).unwrap();
+    assert_eq!(plugin.extensions(), ["dequantize/1", "program/1"]);
+    let (linked, loaded): (&dyn Bridge, _) = (&Toy, plugin.bridge());
+    let options = MapOptions::default();
+    let spec = linked.map_config(&toy_config(), &options).unwrap();
+    let options = ProgramOptions::default();
+    let program = loaded.program(&spec, &options).unwrap();
+    assert_eq!(program, linked.program(&spec, &options).unwrap());
+    assert_eq!((program.params.len(), program.phases.len()), (7, 1));
+    let forward = program.phase("forward").unwrap();
+    assert_eq!((forward.calls.len(), forward.stream.len()), (13, 3));
+    assert_eq!(
+        program.requirements(),
+        ["binary", "embed", "gather", "linear", "swiglu"].map(|op| format!("op/rialto.{op}/1"))
+    );
+    let asked = ProgramOptions {
+        settings: [("rope", json!(2)), ("eps", json!("x"))]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into_iter()
+            .collect(),
+    };
+    let error = loaded.program(&spec, &asked).unwrap_err();
+    assert_eq!(
+        (error.slug(), error.findings().len()),
+        ("bridge/settings", 2)
+    );
+    assert_same(linked.program(&spec, &asked), Err(error));
+    // Sizes of nothing: whatever the toy makes of them, it is the same.
+    let mut other = spec;
+    other.dims.hidden = 0;
+    other.extra = json!(null);
+    assert_same(
+        linked.program(&other, &options),
+        loaded.program(&other, &options),
+    );
 }
 
 #[test]

@@ -18,10 +18,13 @@
 
 /* Another major number does not load, any minor number does. */
 #define RIALTO_ABI_MAJOR 1u
-#define RIALTO_ABI_MINOR 0u
+#define RIALTO_ABI_MINOR 1u
 
 /* Id of rialto_dequantize_table. */
 #define RIALTO_DEQUANTIZE "dequantize/1"
+
+/* Id of rialto_program_table; since 1.1. */
+#define RIALTO_PROGRAM "program/1"
 
 /* Triple of the target, which must be the host's. -DRIALTO_TARGET="\"...\"" gives another: of a toolchain with a vendor of
  * its own, say, or of a C library that is not known here. */
@@ -251,6 +254,12 @@ typedef struct rialto_dequantize_table {
     /* Decodes one tensor, or whole blocks of one, with the companions of those blocks in the order of the codec's list. */
     rialto_status (*dequantize)(void *instance, rialto_str codec, rialto_tensor tensor, rialto_tensors companions, rialto_bytes_mut out);
 } rialto_dequantize_table;
+
+/* program/1: says what the forward pass of a model is. */
+typedef struct rialto_program_table {
+    /* The forward pass of a model, as a document like those of bridge/1. */
+    rialto_status (*program)(void *instance, rialto_bytes request, rialto_owned *reply);
+} rialto_program_table;
 
 /* The one symbol that a plugin defines. */
 #if defined(__GNUC__)

@@ -21,7 +21,7 @@ pub const MAGIC: [u8; 8] = *b"RIALTOV1";
 pub const ABI_MAJOR: u32 = 1;
 
 /// The contract's minor number: new codes and extensions raise it. Any two load together.
-pub const ABI_MINOR: u32 = 0;
+pub const ABI_MINOR: u32 = 1;
 
 /// Version of this crate.
 pub const ABI_CRATE_VERSION: &str = env!("CARGO_PKG_VERSION");

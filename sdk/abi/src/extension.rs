@@ -5,10 +5,16 @@ use std::ffi::c_void;
 use abi_stable::StableAbi;
 
 use crate::table::table;
-use crate::{RSlice, RSliceMut, RStr, Status, TensorRef};
+use crate::{OwnedBytes, RSlice, RSliceMut, RStr, Status, TensorRef};
 
 /// Id of [`DequantizeTable`].
 pub const DEQUANTIZE: &str = "dequantize/1";
+
+/// Id of [`ProgramTable`]; since 1.1.
+pub const PROGRAM: &str = "program/1";
+
+/// Every id of this version, in the order in which they came.
+pub const EXTENSIONS: &[&str] = &[DEQUANTIZE, PROGRAM];
 
 table! {
     "rialto_dequantize_table";
@@ -27,6 +33,21 @@ table! {
             tensor: TensorRef,
             companions: RSlice<'_, TensorRef>,
             out: RSliceMut<'_, u8>,
+        ) -> Status,
+    }
+}
+
+table! {
+    "rialto_program_table";
+    /// `program/1`: says what the forward pass of a model is.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    pub struct ProgramTable {
+        /// The forward pass of a model, as a document like those of `bridge/1`. May be called from any thread and by several threads at once.
+        pub program: unsafe extern "C" fn(
+            instance: *mut c_void,
+            request: RSlice<'_, u8>,
+            reply: &mut OwnedBytes,
         ) -> Status,
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::decl::{ABI_MAJOR, ABI_MINOR, panic_strategy};
 use crate::layout::{Code, FieldLayout, TABLES, TableLayout};
-use crate::{DEQUANTIZE, MAGIC, SYMBOL, code, dtype, level};
+use crate::{DEQUANTIZE, MAGIC, PROGRAM, SYMBOL, code, dtype, level};
 
 /// What abi_stable's views are called in C, how they begin in Rust, and what their pointer points to.
 const VIEWS: &[(&str, &str, &str, &str)] = &[
@@ -134,6 +134,9 @@ pub fn header() -> String {
     text += &format!("#define RIALTO_ABI_MINOR {ABI_MINOR}u\n\n");
     text += &format!(
         "/* Id of rialto_dequantize_table. */\n#define RIALTO_DEQUANTIZE \"{DEQUANTIZE}\"\n\n"
+    );
+    text += &format!(
+        "/* Id of rialto_program_table; since 1.1. */\n#define RIALTO_PROGRAM \"{PROGRAM}\"\n\n"
     );
     text += TARGET;
     text += &codes("How a library's panics end.", "PANIC_", panic_strategy::ALL);

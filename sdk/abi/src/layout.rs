@@ -10,8 +10,8 @@ use abi_stable::abi_stability::abi_checking::check_layout_compatibility;
 use abi_stable::type_layout::TypeLayout;
 
 use crate::{
-    BridgeHandle, BridgeTable, DequantizeTable, HostTable, OwnedBytes, PluginDecl, RSlice, RStr,
-    Status, TensorRef,
+    BridgeHandle, BridgeTable, DequantizeTable, HostTable, OwnedBytes, PluginDecl, ProgramTable,
+    RSlice, RStr, Status, TensorRef,
 };
 
 /// One struct that crosses: its places in bytes, and what its definition says.
@@ -65,6 +65,7 @@ pub const TABLES: &[TableLayout] = &[
     TensorRef::LAYOUT,
     Status::LAYOUT,
     OwnedBytes::LAYOUT,
+    ProgramTable::LAYOUT,
 ];
 
 // abi_stable keeps the fields of its views private; these are the places `docs/abi.md` promises to authors in C.

@@ -20,7 +20,7 @@
 //! | [`decl`] | the one exported symbol, readable before anything is trusted |
 //! | [`bridge_table`] | `bridge/1`: what every plugin answers |
 //! | [`host_table`] | what the host lends to a plugin |
-//! | [`extension`] | tables beyond the first: `dequantize/1` |
+//! | [`extension`] | tables beyond the first: `dequantize/1`, `program/1` |
 //! | [`status`] | how a call ended |
 //! | [`owned`] | bytes that cross with the function that frees them |
 //! | [`view`] | bytes, text and tensors that are lent for one call |
@@ -40,7 +40,7 @@ pub mod view;
 
 pub use bridge_table::{BridgeHandle, BridgeTable};
 pub use decl::{MAGIC, PluginDecl, SYMBOL, TARGET};
-pub use extension::{DEQUANTIZE, DequantizeTable};
+pub use extension::{DEQUANTIZE, DequantizeTable, EXTENSIONS, PROGRAM, ProgramTable};
 pub use host_table::{HostTable, level};
 pub use owned::OwnedBytes;
 pub use status::{Status, code};

@@ -7,6 +7,7 @@
 //! A field that is added to a body has a default, is left out while it has that, and else puts a name into `requires`: then
 //! sides of different age understand each other, or say what is missing. `docs/abi.md`, "How documents change", is the rule.
 
+use rialto_program::Op;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -16,7 +17,7 @@ use crate::Error;
 /// The envelope's schema.
 pub const SCHEMA: u32 = 1;
 
-/// What this version can read beyond the plain bodies; the host publishes it to plugins.
+/// Kinds of rules that this version can read. With [`operations`] it is what it knows beyond the plain bodies: [`capabilities`].
 pub const CAPABILITIES: &[&str] = &[
     "rule/map/1",
     "rule/forms/1",
@@ -26,6 +27,28 @@ pub const CAPABILITIES: &[&str] = &[
     "rule/stack/1",
     "rule/copies/1",
 ];
+
+/// What stands before the name of an operation in a list of requirements or capabilities.
+const OP: &str = "op/";
+
+/// The operations that this version knows, as a program requires them: `op/rialto.linear/1`.
+pub fn operations() -> impl Iterator<Item = String> {
+    Op::NAMES.iter().map(|name| format!("{OP}{name}"))
+}
+
+/// All that this version can read beyond the plain bodies; the host publishes it to plugins.
+#[must_use]
+pub fn capabilities() -> Vec<String> {
+    let rules = CAPABILITIES.iter().map(|&name| name.to_owned());
+    rules.chain(operations()).collect()
+}
+
+/// Whether this version can read a document that requires this.
+#[must_use]
+pub fn is_known(requirement: &str) -> bool {
+    let is_op = |name| Op::NAMES.contains(&name);
+    CAPABILITIES.contains(&requirement) || requirement.strip_prefix(OP).is_some_and(is_op)
+}
 
 #[derive(Serialize)]
 struct Outgoing<'a, T> {
@@ -76,11 +99,7 @@ pub fn decode<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, Error>
             incoming.schema
         )));
     }
-    if let Some(missing) = incoming
-        .requires
-        .iter()
-        .find(|need| !CAPABILITIES.contains(&need.as_str()))
-    {
+    if let Some(missing) = incoming.requires.iter().find(|need| !is_known(need)) {
         return Err(Error::Requirement {
             document: name.to_owned(),
             missing: missing.clone(),
@@ -112,6 +131,28 @@ mod tests {
         let bytes = br#"{"schema": 1, "requires": ["rule/transpose/1"], "body": "not numbers"}"#;
         let error = decode::<Vec<u32>>("numbers", bytes).unwrap_err();
         assert!(error.to_string().contains("rule/transpose/1"), "{error}");
+    }
+
+    #[test]
+    fn operations_are_required_by_name_and_version() {
+        let document = |requires: &str| {
+            let text = format!(r#"{{"schema": 1, "requires": ["{requires}"], "body": [1]}}"#);
+            decode::<Vec<u32>>("numbers", text.as_bytes())
+        };
+        for known in capabilities() {
+            assert!(is_known(&known) && document(&known).is_ok(), "{known}");
+        }
+        assert_eq!(capabilities().len(), CAPABILITIES.len() + Op::NAMES.len());
+        for missing in [
+            "op/rialto.linear/2",
+            "op/",
+            "rialto.linear/1",
+            "op/op/rialto.linear/1",
+        ] {
+            let error = document(missing).unwrap_err();
+            let (document, missing) = ("numbers".to_owned(), missing.to_owned());
+            assert_eq!(error, Error::Requirement { document, missing });
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rialto_abi::decl::{self, ABI_MAJOR, ABI_MINOR, MAGIC, TARGET, panic_strategy};
-use rialto_abi::{DEQUANTIZE, PluginDecl};
+use rialto_abi::{EXTENSIONS, PluginDecl};
 use serde::Serialize;
 
 use crate::Error;
@@ -235,10 +235,10 @@ fn handshake(path: &Path, steps: &mut Vec<StepReport>) -> Result<LoadedPlugin, E
         description.architectures.join(", ")
     ));
 
-    let extensions: Vec<String> = [DEQUANTIZE]
-        .into_iter()
+    let extensions: Vec<String> = EXTENSIONS
+        .iter()
         .filter(|id| remote.has_extension(id))
-        .map(str::to_owned)
+        .map(|&id| id.to_owned())
         .collect();
     passed(extensions.join(", "));
     passed(package.clone());

@@ -1,6 +1,6 @@
 //! What an application depends on to use plugins: find them, check them, load them.
 //!
-//! Floor 4 of the house: stands on `rialto-abi`, `rialto-tensor` and `rialto-bridge`. A plugin that is loaded is a
+//! Floor 4 of the house: stands on `rialto-abi`, `rialto-tensor`, `rialto-program` and `rialto-bridge`. A plugin that is loaded is a
 //! `dyn Bridge` like one that is linked, and says the same in the same words, errors included.
 //!
 //! ```no_run

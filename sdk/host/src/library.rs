@@ -13,8 +13,8 @@ use libloading::os::unix::{Library as Opened, RTLD_LOCAL, RTLD_NOW, Symbol};
 use rialto_abi::decl::{self, ABI_MAJOR, ABI_MINOR, MAGIC};
 use rialto_abi::layout::{self, LayoutMismatch};
 use rialto_abi::{
-    BridgeHandle, BridgeTable, DEQUANTIZE, DequantizeTable, HostTable, OwnedBytes, PluginDecl,
-    RSlice, RStr, SYMBOL, Status, TensorRef, level, view,
+    BridgeHandle, BridgeTable, DEQUANTIZE, DequantizeTable, HostTable, OwnedBytes, PROGRAM,
+    PluginDecl, ProgramTable, RSlice, RStr, SYMBOL, Status, TensorRef, level, view,
 };
 use rialto_bridge::document;
 
@@ -135,8 +135,12 @@ impl Library {
             handle: handle.instance,
             table,
             dequantizer: None,
+            program: None,
         };
-        instance.dequantizer = instance.query_dequantizer();
+        // SAFETY: the id is this table's, which is one function.
+        instance.dequantizer = unsafe { instance.query(DEQUANTIZE) };
+        // SAFETY: as above.
+        instance.program = unsafe { instance.query(PROGRAM) };
         Ok(instance)
     }
 }
@@ -146,6 +150,7 @@ pub(crate) struct Instance {
     handle: *mut c_void,
     table: &'static BridgeTable,
     dequantizer: Option<&'static DequantizeTable>,
+    program: Option<&'static ProgramTable>,
 }
 
 // SAFETY: the contract lets every entry be called from any thread, by several at once; `release` is called once, when
@@ -154,8 +159,8 @@ unsafe impl Send for Instance {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Instance {}
 
-/// An entry of `bridge/1` that answers a document with a document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An entry that answers a document with a document: those of `bridge/1`, and that of an extension with its table.
+#[derive(Clone, Copy)]
 pub(crate) enum Entry {
     Describe,
     Claim,
@@ -165,6 +170,7 @@ pub(crate) enum Entry {
     Placement,
     PipelineLayout,
     Codecs,
+    Program(&'static ProgramTable),
 }
 
 impl Entry {
@@ -179,6 +185,7 @@ impl Entry {
             Entry::Placement => "placement",
             Entry::PipelineLayout => "pipeline_layout",
             Entry::Codecs => "codecs",
+            Entry::Program(_) => "program",
         }
     }
 }
@@ -196,10 +203,11 @@ impl Instance {
             Entry::Placement => table.placement,
             Entry::PipelineLayout => table.pipeline_layout,
             Entry::Codecs => table.codecs,
+            Entry::Program(table) => table.program,
         };
         let mut reply = OwnedBytes::EMPTY;
-        // SAFETY: the handle is the one that came with the table and is not released, since `self` is alive; request and
-        // reply live until the call returns.
+        // SAFETY: the handle is the one that came with the table, or was asked for an extension's, and is not released, since
+        // `self` is alive; request and reply live until the call returns.
         let status = unsafe { call(self.handle, RSlice::from_slice(request), &mut reply) };
         answered(status)?;
         Ok(reply)
@@ -215,16 +223,24 @@ impl Instance {
         unsafe { (self.table.query_extension)(self.handle, id.into()) }
     }
 
-    fn query_dequantizer(&self) -> Option<&'static DequantizeTable> {
-        let table = self
-            .extension(DEQUANTIZE)
-            .cast::<Option<unsafe extern "C" fn()>>();
+    /// The table of an extension; none if the plugin does not have it, or has it with a hole.
+    ///
+    /// # Safety
+    ///
+    /// `T` is the type of the id's table, and one function.
+    unsafe fn query<T>(&self, id: &str) -> Option<&'static T> {
+        let table = self.extension(id).cast::<Option<unsafe extern "C" fn()>>();
         // SAFETY: an extension's table is null or, as the contract has it, of the id's type and valid for the life of the
         // process; its one entry is read as a function that may be null.
         let entry = unsafe { table.as_ref() }?;
         entry.as_ref()?;
         // SAFETY: as above, and the entry is not null.
-        Some(unsafe { &*table.cast::<DequantizeTable>() })
+        Some(unsafe { &*table.cast::<T>() })
+    }
+
+    /// The entry of `program/1`. `None` if the plugin does not have the extension.
+    pub(crate) fn program(&self) -> Option<Entry> {
+        self.program.map(Entry::Program)
     }
 
     /// Decodes a tensor. `None` if the plugin does not have the extension.
@@ -276,8 +292,8 @@ fn answered(status: Status) -> Result<(), Answer> {
 fn host_table() -> &'static HostTable {
     static CAPABILITIES: OnceLock<String> = OnceLock::new();
     static TABLE: OnceLock<HostTable> = OnceLock::new();
-    let capabilities = CAPABILITIES
-        .get_or_init(|| serde_json::Value::from(document::CAPABILITIES.to_vec()).to_string());
+    let capabilities =
+        CAPABILITIES.get_or_init(|| serde_json::Value::from(document::capabilities()).to_string());
     TABLE.get_or_init(|| HostTable {
         struct_size: HostTable::SIZE,
         abi_major: ABI_MAJOR,

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use rialto_abi::{TensorRef, code, dtype};
 use rialto_bridge::request::{
-    ClaimRequest, ErrorDetail, MapConfigRequest, PipelineLayoutRequest, SpecRequest,
-    UnmapConfigRequest,
+    ClaimRequest, ErrorDetail, MapConfigRequest, PipelineLayoutRequest, ProgramRequest,
+    SpecRequest, UnmapConfigRequest,
 };
 use rialto_bridge::{
     Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor,
     Error, ForwardPass, MapOptions, ModelSpec, PipelineLayout, PipelineMapping, PipelineRequest,
-    Placement, RawConfig, WeightMap, WeightMapping, document,
+    Placement, ProgramOptions, RawConfig, WeightMap, WeightMapping, document,
 };
+use rialto_program::Program;
 use rialto_tensor::TensorView;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -227,7 +228,24 @@ impl PipelineMapping for Remote {
     }
 }
 
-impl ForwardPass for Remote {}
+impl ForwardPass for Remote {
+    /// A plugin without the extension has no forward pass. What a plugin sends is a stranger's: only a program that is sound
+    /// leaves here.
+    fn program(&self, spec: &ModelSpec, options: &ProgramOptions) -> Result<Program, Error> {
+        let Some(entry) = self.instance.program() else {
+            return Err(Error::NoForwardPass {
+                release: spec.release.clone(),
+            });
+        };
+        let body = ProgramRequest {
+            spec: spec.clone(),
+            options: options.clone(),
+        };
+        let program: Program = self.ask(entry, &body)?;
+        program.check()?;
+        Ok(program)
+    }
+}
 
 impl Dequantizer for Remote {
     fn codecs(&self, spec: &ModelSpec) -> Result<Vec<Codec>, Error> {

@@ -40,11 +40,12 @@ pub fn log(level: Level, target: &str, message: &str) {
     shim::log(level, target, message);
 }
 
-/// Whether the host can read a document that requires this (`rule/map/1`), so that a plugin may choose another form.
+/// Whether the host can read a document that requires this (`rule/map/1`, `op/rialto.gqa/1`), so that a plugin may choose another
+/// form, or other operations.
 #[must_use]
 pub fn has_capability(requirement: &str) -> bool {
     match shim::host_capabilities() {
         Some(capabilities) => capabilities.iter().any(|known| known == requirement),
-        None => rialto_bridge::document::CAPABILITIES.contains(&requirement),
+        None => rialto_bridge::document::is_known(requirement),
     }
 }

@@ -13,13 +13,13 @@ pub use rialto_abi::PluginDecl;
 use rialto_abi::decl::{ABI_MAJOR, panic_strategy};
 use rialto_abi::view::{self, dtype};
 use rialto_abi::{
-    BridgeHandle, BridgeTable, DEQUANTIZE, DequantizeTable, HostTable, OwnedBytes, RSlice,
-    RSliceMut, RStr, Status, TensorRef, code,
+    BridgeHandle, BridgeTable, DEQUANTIZE, DequantizeTable, HostTable, OwnedBytes, PROGRAM,
+    ProgramTable, RSlice, RSliceMut, RStr, Status, TensorRef, code,
 };
 use rialto_bridge::error::panic_words;
 use rialto_bridge::request::{
-    ClaimRequest, ErrorDetail, MapConfigRequest, PipelineLayoutRequest, SpecRequest,
-    UnmapConfigRequest,
+    ClaimRequest, ErrorDetail, MapConfigRequest, PipelineLayoutRequest, ProgramRequest,
+    SpecRequest, UnmapConfigRequest,
 };
 use rialto_bridge::{Bridge, EncodedTensor, Error, RawConfig, document};
 use rialto_tensor::{Dtype, Shape, TensorView};
@@ -63,6 +63,8 @@ static BRIDGE: BridgeTable = BridgeTable {
 };
 
 static DEQUANTIZER: DequantizeTable = DequantizeTable { dequantize };
+
+static FORWARD_PASS: ProgramTable = ProgramTable { program };
 
 /// The host's table; written once, by the first `open`.
 static HOST: OnceLock<&'static HostTable> = OnceLock::new();
@@ -318,6 +320,13 @@ entries! {
     };
     /// `Dequantizer::codecs`.
     codecs(SpecRequest) = |bridge, asked| encode("codecs", &[], &bridge.codecs(&asked.spec)?);
+    /// `ForwardPass::program`. The host holds it against its own operations, and checks that it is sound.
+    program(ProgramRequest) = |bridge, asked| {
+        let program = bridge.program(&asked.spec, &asked.options)?;
+        let requires = program.requirements();
+        let requires: Vec<&str> = requires.iter().map(String::as_str).collect();
+        encode("program", &requires, &program)
+    };
 }
 
 /// The table of an extension, null if there is none of that id.
@@ -329,6 +338,7 @@ unsafe extern "C" fn query_extension(_instance: *mut c_void, id: RStr<'_>) -> *c
     // SAFETY: the caller promises that the id is valid for this call. Nothing below can panic.
     match unsafe { view::text(id) } {
         Some(DEQUANTIZE) => (&raw const DEQUANTIZER).cast(),
+        Some(PROGRAM) => (&raw const FORWARD_PASS).cast(),
         _ => ptr::null(),
     }
 }

@@ -4,14 +4,17 @@
 //! one of the next contract's, which says what its default is and what a document with another value requires.
 
 use rialto_bridge::request::{
-    ClaimRequest, ErrorDetail, MapConfigRequest, PipelineLayoutRequest, SpecRequest,
-    UnmapConfigRequest,
+    ClaimRequest, ErrorDetail, MapConfigRequest, PipelineLayoutRequest, ProgramRequest,
+    SpecRequest, UnmapConfigRequest,
 };
 use rialto_bridge::{
     Claim, Codec, Companion, ConfigEdit, Cut, Description, Dims, DtypeRule, Form, MapOptions,
     MapRule, Mesh, MeshAxis, ModelSpec, ModuleState, MtpPolicy, Padding, Part, PipelineLayout,
-    PipelineRequest, Placement, PlacementRule, RawConfig, Rule, Scope, Stage, StageChoice,
-    StateValue, WeightMap,
+    PipelineRequest, Placement, PlacementRule, ProgramOptions, RawConfig, Rule, Scope, Stage,
+    StageChoice, StateValue, WeightMap,
+};
+use rialto_program::{
+    CacheDecl, Call, Dim, Element, ParamDecl, Phase, Program, Stored, ValueDecl, ValueType,
 };
 use rialto_tensor::Dtype;
 use serde_json::{Map, Value, json};
@@ -257,6 +260,133 @@ pub(crate) fn codecs() -> Vec<Codec> {
     }]
 }
 
+/// With settings, and without.
+pub(crate) fn program_options() -> [ProgramOptions; 2] {
+    let settings = object(json!({"rope_layout": "half", "eps": 0.9856906946328695}));
+    let none = Map::new();
+    [settings, none].map(|settings| ProgramOptions { settings })
+}
+
+/// A program with everything, and one with nothing that may be left out. Both are sound, since a host lets no other pass; so a type
+/// has no blocks, in which no value of a program is.
+pub(crate) fn programs() -> [Program; 2] {
+    let param = |name: &str, shape: &[u64], element, stored| ParamDecl {
+        name: name.to_owned(),
+        shape: shape.to_vec(),
+        element,
+        stored,
+    };
+    let call = |op: &str, with: Value, inputs: &[&str], outputs: &[&str]| Call {
+        op: op.to_owned(),
+        with: object(with),
+        inputs: inputs.iter().map(|&name| name.to_owned()).collect(),
+        outputs: outputs.iter().map(|&name| name.to_owned()).collect(),
+    };
+    let none = || json!({});
+    let embed = || call("rialto.embed/1", none(), &["tokens", "table"], &["x"]);
+    let whole = |name: &str| Stored::Whole(name.to_owned());
+    let table = || param("table", &[9, 4], Element::Activation, whole("embed.weight"));
+    let dims = [
+        Dim::Tokens,
+        Dim::Rows,
+        Dim::Sequences,
+        Dim::Pages,
+        Dim::Context,
+        Dim::Pool,
+        Dim::Page,
+        Dim::Size(18_446_744_073_709_551_615),
+    ];
+    let input = |name: &str, element, shape: Vec<Dim>| ValueDecl {
+        name: name.to_owned(),
+        value: ValueType {
+            element,
+            shape,
+            block: None,
+        },
+    };
+    let full = Program {
+        params: vec![
+            table(),
+            param("gain", &[4], Element::F32, whole("norm.\"weight\"")),
+            param(
+                "stack",
+                &[3, 4],
+                Element::Of(Dtype::Bf16),
+                Stored::Each("layers.{}.norm".to_owned()),
+            ),
+        ],
+        caches: vec![CacheDecl {
+            name: "keys".to_owned(),
+            width: 4,
+        }],
+        phases: vec![
+            Phase {
+                name: "forward".to_owned(),
+                inputs: Vec::new(),
+                calls: vec![
+                    embed(),
+                    call(
+                        "rialto.append/1",
+                        none(),
+                        &["x", "keys", "row_seq", "row_pos", "page_table"],
+                        &[],
+                    ),
+                    call(
+                        "rialto.rms_norm/1",
+                        // A number whose last bit a careless reader loses.
+                        json!({"eps": 0.9856906946328695}),
+                        &["x", "gain"],
+                        &["normed"],
+                    ),
+                    call(
+                        "rialto.linear/1",
+                        json!({"out": "f32"}),
+                        &["normed", "stack"],
+                        &["logits"],
+                    ),
+                ],
+                outputs: texts(["logits", "x"]),
+                stream: texts(["x"]),
+            },
+            Phase {
+                name: "mtp".to_owned(),
+                inputs: vec![
+                    input(
+                        "hidden",
+                        Element::Activation,
+                        vec![Dim::Tokens, Dim::Size(4)],
+                    ),
+                    input("all", Element::Of(Dtype::U8), dims.to_vec()),
+                ],
+                calls: vec![call(
+                    "rialto.scale/1",
+                    json!({"factor": -0.5}),
+                    &["hidden"],
+                    &["y"],
+                )],
+                outputs: texts(["y"]),
+                stream: texts(["y"]),
+            },
+        ],
+        stop_tokens: vec![0, 4_294_967_295],
+        block_codecs: texts(["block_fp8/128x128"]),
+    };
+    let least = Program {
+        params: vec![table()],
+        caches: Vec::new(),
+        phases: vec![Phase {
+            name: "forward".to_owned(),
+            inputs: Vec::new(),
+            calls: vec![embed()],
+            outputs: texts(["x"]),
+            stream: Vec::new(),
+        }],
+        stop_tokens: Vec::new(),
+        block_codecs: Vec::new(),
+    };
+    [full, least]
+}
+
 pub(crate) fn details() -> [(&'static str, ErrorDetail); 2] {
     let detail = |slug: &str, entry: Option<&str>| ErrorDetail {
         slug: slug.to_owned(),
@@ -293,6 +423,13 @@ pub(crate) fn unmap_config_request() -> UnmapConfigRequest {
 
 pub(crate) fn spec_request() -> SpecRequest {
     SpecRequest { spec: spec() }
+}
+
+pub(crate) fn program_request(options: &ProgramOptions) -> ProgramRequest {
+    ProgramRequest {
+        spec: spec(),
+        options: options.clone(),
+    }
 }
 
 pub(crate) fn pipeline_layout_request(request: &PipelineRequest) -> PipelineLayoutRequest {

@@ -102,7 +102,17 @@ impl PipelineMapping for Faulty {
     }
 }
 
-impl ForwardPass for Faulty {}
+impl ForwardPass for Faulty {
+    fn program(&self, _: &ModelSpec, _: &ProgramOptions) -> Result<Program, Error> {
+        pass("program");
+        let mut program = program::Builder::new();
+        let table = program.param("embed.weight", [1, 1]);
+        let mut forward = program.phase("forward");
+        let x = forward.embed("hidden.0", &table);
+        forward.output(&x);
+        Ok(program.finish()?)
+    }
+}
 
 impl Dequantizer for Faulty {
     fn codecs(&self, _: &ModelSpec) -> Result<Vec<Codec>, Error> {

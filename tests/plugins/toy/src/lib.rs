@@ -1,5 +1,5 @@
 //! A toy dense model, as a third party would map it: an embedding, per layer a fused gate|up and a down projection, and
-//! a codec of its own for down projections that are stored as bytes.
+//! a codec of its own for down projections that are stored as bytes. Its forward pass is what these matrices allow.
 #![forbid(unsafe_code)]
 
 use rialto_plugin::prelude::*;
@@ -168,7 +168,40 @@ impl PipelineMapping for Toy {
     }
 }
 
-impl ForwardPass for Toy {}
+impl ForwardPass for Toy {
+    /// Layers without attention: `x = x + down(silu(gate x) * up x)`; the head is the embedding. Down is named as Megatron has it.
+    fn program(&self, spec: &ModelSpec, options: &ProgramOptions) -> Result<Program, Error> {
+        rehearse(spec.extra.get("panic"), "program");
+        let faults = options.settings.iter().map(|(name, value)| {
+            SettingFault::new(name, value, "the toy computes in one way", "no setting")
+        });
+        SettingFault::refuse(faults.collect())?;
+        let ffn = spec.extra.get("ffn").and_then(Value::as_u64).unwrap_or(0);
+        let (hidden, vocab) = (spec.dims.hidden, spec.dims.vocab);
+        let mut program = program::Builder::new();
+        let table = program.param("model.embed_tokens.weight", [vocab, hidden]);
+        let mut forward = program.phase("forward");
+        let mut x = forward.embed("hidden.0", &table);
+        forward.stream(&x);
+        for i in 0..spec.dims.layers {
+            let of = |name: &str| format!("model.layers.{i}.mlp.{name}_proj.weight");
+            let params = forward.program();
+            let gate = params.param(&of("gate"), [ffn, hidden]);
+            let up = params.param(&of("up"), [ffn, hidden]);
+            let down = params.param(&FC2.replace("{i}", &i.to_string()), [hidden, ffn]);
+            let gate = forward.linear(&format!("{i}.gate"), &x, &gate);
+            let up = forward.linear(&format!("{i}.up"), &x, &up);
+            let inner = forward.swiglu(&format!("{i}.inner"), &gate, &up);
+            let out = forward.linear(&format!("{i}.out"), &inner, &down);
+            x = forward.add(&format!("hidden.{}", i + 1), &x, &out);
+            forward.stream(&x);
+        }
+        let rows = forward.gather("head.rows", &x, program::step::ROWS);
+        let logits = forward.linear_f32("logits", &rows, &table);
+        forward.output(&logits);
+        Ok(program.finish()?)
+    }
+}
 
 impl Dequantizer for Toy {
     fn codecs(&self, spec: &ModelSpec) -> Result<Vec<Codec>, Error> {
