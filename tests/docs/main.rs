@@ -31,6 +31,8 @@ fn every_kind_of_error_is_documented_with_its_code_and_nothing_else_is() {
     let kinds = [
         rialto_tensor::Error::KINDS,
         rialto_checkpoint::Error::KINDS,
+        rialto_program::Error::KINDS,
+        rialto_backend::Error::KINDS,
         rialto_bridge::Error::KINDS,
         rialto_host::Error::KINDS,
         rialto_plugin::shim::KINDS,
