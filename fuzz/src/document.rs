@@ -1,4 +1,4 @@
-//! A weight map as a plugin hands it over, and its expansion.
+//! What a plugin hands over: a weight map, and its expansion; a forward pass, and whether it is sound.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,15 +6,60 @@ use rialto_bridge::{
     Forms, KeyDecl, LayerAxis, Mapping, Mesh, Part, Rule, Scope, StoredTensor, WeightMap, document,
 };
 
+use rialto_program::Program;
+
 use crate::memory::bounded;
 
 /// A map of a few hundred bytes may stand for a million pieces, by design; what is beyond this many is not expanded here.
 const PIECES: u64 = 512;
 
+/// The input as either.
+pub fn check(input: &[u8]) {
+    check_map(input);
+    check_program(input);
+}
+
+/// A program that is read is written to one that reads the same. Sound or not, it is checked in bounded memory; if it is, every phase
+/// has the types of what it leaves, and so it is once more.
+fn check_program(input: &[u8]) {
+    let decoded = bounded(input.len(), || {
+        document::decode::<Program>("program", input)
+    });
+    let Ok(program) = decoded else {
+        return;
+    };
+    // What it requires is left out: an operation may be one that nobody has.
+    let bytes = document::encode("program", &[], &program).expect("a program has a JSON form");
+    let again: Program = document::decode("program", &bytes).expect("what was written can be read");
+    assert_eq!(again, program);
+    assert!(program.requirements().is_sorted());
+
+    match bounded(input.len(), || program.check()) {
+        Ok(types) => {
+            assert_eq!(types.len(), program.phases.len());
+            for (types, phase) in types.iter().zip(&program.phases) {
+                let left = phase.outputs.iter().chain(&phase.stream);
+                assert!(
+                    left.into_iter().all(|name| types.contains_key(name)),
+                    "{phase:?}"
+                );
+                let calls = phase.calls.iter();
+                assert!(
+                    calls.into_iter().all(|call| call.operation().is_ok()),
+                    "{phase:?}"
+                );
+            }
+            assert_eq!(again.check().as_ref(), Ok(&types));
+        }
+        // Every message is put together from what the document says.
+        Err(error) => assert!(!error.to_string().is_empty() && error.code() > 0),
+    }
+}
+
 /// A document that is read is written to one that reads the same. A map that is expanded, in its own spelling or in another
 /// that it has, is total: every piece lies in its tensor and its param, and holds as many elements in both; tensors and
 /// params have as many elements as their pieces together, and as their keys.
-pub fn check(input: &[u8]) {
+fn check_map(input: &[u8]) {
     let decoded = bounded(input.len(), || {
         document::decode::<WeightMap>("weight map", input)
     });

@@ -11,7 +11,7 @@
 //! | [`zip_item`] | a whole item: an object or a tensor |
 //! | [`metadata`] | `.metadata` of a torch_dist checkpoint |
 //! | [`config`] | `config.json`, and edits of it |
-//! | [`document`] | a weight map as a plugin hands it over, and its expansion |
+//! | [`document`] | what a plugin hands over: a weight map, and its expansion; a forward pass, and whether it is sound |
 //! | [`memory`] | the allocator that counts |
 
 pub mod config;
