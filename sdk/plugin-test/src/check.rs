@@ -7,4 +7,5 @@ pub(crate) mod description;
 pub(crate) mod documents;
 pub(crate) mod library;
 pub(crate) mod meshes;
+pub(crate) mod program;
 pub(crate) mod totality;

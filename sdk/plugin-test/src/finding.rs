@@ -16,6 +16,8 @@ pub enum Check {
     Documents,
     /// [`PluginTest::check_totality`](crate::PluginTest::check_totality).
     Totality,
+    /// [`PluginTest::check_program`](crate::PluginTest::check_program).
+    Program,
     /// [`PluginTest::check_meshes`](crate::PluginTest::check_meshes).
     Meshes,
     /// [`PluginTest::check_damage`](crate::PluginTest::check_damage).
@@ -31,6 +33,7 @@ impl fmt::Display for Check {
             Check::Claim => "claim",
             Check::Documents => "documents",
             Check::Totality => "totality",
+            Check::Program => "program",
             Check::Meshes => "meshes",
             Check::Damage => "damage",
             Check::Library => "library",

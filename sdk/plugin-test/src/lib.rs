@@ -21,6 +21,7 @@
 //! | [`check_claim`](PluginTest::check_claim) | it takes the fixture's config, and nobody else's |
 //! | [`check_documents`](PluginTest::check_documents) | every answer crosses the ABI unchanged, and is the same when asked again |
 //! | [`check_totality`](PluginTest::check_totality) | every tensor, param, layer and stage has its place, and none has two |
+//! | [`check_program`](PluginTest::check_program) | the forward pass, if there is one, fits together, and the weights that it names are there |
 //! | [`check_meshes`](PluginTest::check_meshes) | on every mesh, in every spelling, import and export give the fixture back bit for bit |
 //! | [`check_damage`](PluginTest::check_damage) | a tensor that is not as it should be is refused by name before anything is written |
 //! | [`check_library`](PluginTest::check_library) | the built library says what the linked family says |
@@ -33,7 +34,7 @@
 //! back on export, and every check here passes; so it is with two norms of one shape, with heads in another order, and with a
 //! dequantizer that is wrong in the same way each time. Nor is a value of the provider ever right or wrong here, nor where a param is
 //! cut: a forgotten cut or granule, a rule that should be stacked and is not, give other chunks and keys than Megatron's, and every value
-//! comes back. What proves them is a checkpoint that the real Megatron-Core saved of the same weights: compare it with an import, with `rialto verify` and
+//! comes back. Nor is a forward pass run here: one that fits together may compute another model. What proves them is a checkpoint that the real Megatron-Core saved of the same weights: compare it with an import, with `rialto verify` and
 //! once by eye.
 //!
 //! JSON has no NaN: `json!(f64::NAN)` is `null` before the SDK sees it, and `null` is a value that Megatron may want. A

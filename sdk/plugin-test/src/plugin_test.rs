@@ -94,6 +94,7 @@ impl PluginTest {
             PluginTest::check_claim,
             PluginTest::check_documents,
             PluginTest::check_totality,
+            PluginTest::check_program,
             PluginTest::check_meshes,
             PluginTest::check_damage,
             PluginTest::check_library,
@@ -116,7 +117,7 @@ impl PluginTest {
     }
 
     /// Every answer goes through the document in which it crosses the ABI and comes out equal: description, claim, spec, weight
-    /// map, placement, codecs, stages of every number, edits. Errors keep a code that means one. Asked twice, the family
+    /// map, placement, codecs, program, stages of every number, edits. Errors keep a code that means one. Asked twice, the family
     /// says the same.
     #[must_use]
     pub fn check_documents(&self) -> Vec<Finding> {
@@ -134,6 +135,16 @@ impl PluginTest {
     #[must_use]
     pub fn check_totality(&self) -> Vec<Finding> {
         check::totality::check(&self.0)
+    }
+
+    /// The program, of a family that has one, is sound, and of operations that this version knows. Whatever its params come from
+    /// is a tensor or a param of the weight map in its own spelling, and of the right shape: the param's, or for each index of the leading axis
+    /// the rest of it. The codecs whose blocks it takes as they are are the family's. A setting that nobody has is refused by name.
+    ///
+    /// All of it again with a padded vocabulary and, for a family with multi-token prediction, without it.
+    #[must_use]
+    pub fn check_program(&self) -> Vec<Finding> {
+        check::program::check(&self.0)
     }
 
     /// On every mesh an import and an export of it give back the fixture: its tensors bit for bit by the `safetensors` crate,

@@ -1,7 +1,9 @@
 //! Whether answers survive the ABI, and being asked for again.
 
 use rialto_bridge::request::ErrorDetail;
-use rialto_bridge::{ConfigMapping, Dequantizer, Error, WeightMapping, document};
+use rialto_bridge::{
+    ConfigMapping, Dequantizer, Error, ForwardPass, ProgramOptions, WeightMapping, document,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -37,6 +39,14 @@ fn check_reading(findings: &mut Findings, family: &Guarded, fixture: &Fixture, r
     });
     twice(findings, "placement", &[], || family.placement(spec));
     twice(findings, "codecs", &[], || family.codecs(spec));
+    let options = ProgramOptions::default();
+    let program = family.program(spec, &options);
+    let requires = program.map(|program| program.requirements());
+    let requires = requires.unwrap_or_default();
+    let requires: Vec<&str> = requires.iter().map(String::as_str).collect();
+    twice(findings, "program", &requires, || {
+        family.program(spec, &options)
+    });
     twice(findings, "edits", &[], || family.unmap_config(spec, config));
     for pp in 0..=spec.dims.layers + 1 {
         let what = format!("layout of {pp} stages");

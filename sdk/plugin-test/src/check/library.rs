@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use rialto_bridge::{
-    ConfigMapping, Dequantizer, EncodedTensor, MapOptions, Mesh, MtpPolicy, PipelineMapping,
-    PipelineRequest, RawConfig, StageChoice, WeightMapping,
+    ConfigMapping, Dequantizer, EncodedTensor, ForwardPass, MapOptions, Mesh, MtpPolicy,
+    PipelineMapping, PipelineRequest, ProgramOptions, RawConfig, StageChoice, WeightMapping,
 };
 use rialto_tensor::TensorView;
 use serde_json::{Map, Value, json};
@@ -191,6 +191,16 @@ impl Both<'_> {
             &linked.codecs(spec),
             &loaded.codecs(spec),
         );
+        let refused = ("no setting".to_owned(), json!("no value of anything"));
+        for settings in [Map::new(), Map::from_iter([refused])] {
+            let options = ProgramOptions { settings };
+            compare(
+                findings,
+                "program",
+                &linked.program(spec, &options),
+                &loaded.program(spec, &options),
+            );
+        }
         let layers = spec.dims.layers;
         let dealt = [
             StageChoice::Layers(vec![layers]),

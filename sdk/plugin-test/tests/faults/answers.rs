@@ -161,6 +161,18 @@ fn an_answer_that_changes_between_calls_is_found() {
         &test.check_documents(),
         "weight map asked for again, rules.0.",
     );
+    let calls = AtomicU64::new(0);
+    let test = spoiled(|family| {
+        family.program = then(move |program: &mut Program| {
+            let number = calls.fetch_add(1, Ordering::Relaxed);
+            program.stop_tokens = vec![u32::try_from(number).unwrap()];
+        });
+    });
+    assert_found(
+        Check::Documents,
+        &test.check_documents(),
+        "program asked for again, stop_tokens.0 (small): expected ",
+    );
 }
 
 #[test]

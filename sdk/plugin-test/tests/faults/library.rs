@@ -81,6 +81,14 @@ fn a_library_that_says_anything_else_is_found() {
         "map_config (toy without hidden_size): expected error ",
     );
     let findings = beside_its_library(|family| {
+        family.program = then(|program: &mut Program| program.stop_tokens.push(7));
+    });
+    assert_found(
+        Check::Library,
+        &findings,
+        "program, stop_tokens (toy): expected [7], found nothing",
+    );
+    let findings = beside_its_library(|family| {
         family.decoded = Box::new(|answer| {
             answer.map_err(|_| Error::Codec {
                 codec: "toy".to_owned(),

@@ -7,6 +7,7 @@
 
 mod answers;
 mod library;
+mod program;
 mod round_trip;
 mod small;
 mod spoiled;

@@ -210,7 +210,38 @@ impl PipelineMapping for Small {
     }
 }
 
-impl ForwardPass for Small {}
+impl ForwardPass for Small {
+    /// Layers of a norm and a gated MLP, whose matrices are named as either side has them.
+    fn program(&self, spec: &ModelSpec, options: &ProgramOptions) -> Result<Program, Error> {
+        let faults = options.settings.iter().map(|(name, value)| {
+            SettingFault::new(name, value, "there is one way to compute it", "no setting")
+        });
+        SettingFault::refuse(faults.collect())?;
+        let ffn = spec.extra.get("ffn").and_then(Value::as_u64).unwrap_or(0);
+        let (hidden, vocab) = (spec.dims.hidden, spec.dims.vocab);
+        let mut program = program::Builder::new();
+        let table = program.param("embedding.weight", [vocab, hidden]);
+        let mut forward = program.phase("forward");
+        let mut x = forward.embed("hidden.0", &table);
+        for i in 0..spec.dims.layers {
+            let params = forward.program();
+            let gain = params.param(&format!("model.layers.{i}.norm.weight"), [hidden]);
+            let fused = params.param(&format!("decoder.layers.{i}.fc1.weight"), [2 * ffn, hidden]);
+            let down = params.param(&format!("model.layers.{i}.down.weight"), [hidden, ffn]);
+            let normed = forward.rms_norm(&format!("{i}.normed"), &x, &gain, 1e-6);
+            let both = forward.linear(&format!("{i}.fc1"), &normed, &fused);
+            let gate = forward.slice(&format!("{i}.gate"), &both, 0, ffn);
+            let up = forward.slice(&format!("{i}.up"), &both, ffn, ffn);
+            let inner = forward.swiglu(&format!("{i}.inner"), &gate, &up);
+            let out = forward.linear(&format!("{i}.out"), &inner, &down);
+            x = forward.add(&format!("hidden.{}", i + 1), &x, &out);
+        }
+        let rows = forward.gather("head.rows", &x, program::step::ROWS);
+        let logits = forward.linear_f32("logits", &rows, &table);
+        forward.output(&logits);
+        Ok(program.finish()?)
+    }
+}
 
 impl Dequantizer for Small {
     fn codecs(&self, _: &ModelSpec) -> Result<Vec<Codec>, Error> {

@@ -20,6 +20,7 @@ pub(crate) struct Spoiled<F> {
     pub(crate) layout: WithRequest<PipelineLayout>,
     pub(crate) codecs: Change<Vec<Codec>>,
     pub(crate) decoded: Change<()>,
+    pub(crate) program: Change<Program>,
 }
 
 impl<F> Spoiled<F> {
@@ -35,6 +36,7 @@ impl<F> Spoiled<F> {
             layout: Box::new(|_, answer| answer),
             codecs: Box::new(|answer| answer),
             decoded: Box::new(|answer| answer),
+            program: Box::new(|answer| answer),
         }
     }
 }
@@ -107,7 +109,7 @@ impl<F: Bridge> Dequantizer for Spoiled<F> {
 
 impl<F: Bridge> ForwardPass for Spoiled<F> {
     fn program(&self, spec: &ModelSpec, options: &ProgramOptions) -> Result<Program, Error> {
-        self.family.program(spec, options)
+        (self.program)(self.family.program(spec, options))
     }
 }
 
