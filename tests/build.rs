@@ -1,4 +1,4 @@
-//! Unpacks the Megatron checkpoints that lie packed among the fixtures, once for all suites.
+//! Unpacks what lies packed among the fixtures, Megatron checkpoints and forward passes, once for all suites.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -7,15 +7,20 @@ use std::path::{Component, Path, PathBuf};
 use lzma_rust2::XzReader;
 use tar::{Archive, EntryType};
 
-const ARCHIVE: &str = "fixtures/megatron/topologies.tar.xz";
+/// Each archive, and the folder it is unpacked into.
+const ARCHIVES: [(&str, &str); 2] = [
+    ("fixtures/megatron/topologies.tar.xz", "megatron"),
+    ("fixtures/goldens.tar.xz", "goldens"),
+];
 
 fn main() {
-    println!("cargo::rerun-if-changed={ARCHIVE}");
     println!("cargo::rerun-if-changed=build.rs");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo names a folder"));
-    let folder = out.join("megatron");
-    if let Err(error) = unpack(Path::new(ARCHIVE), &folder) {
-        panic!("{ARCHIVE}: {error}");
+    for (archive, folder) in ARCHIVES {
+        println!("cargo::rerun-if-changed={archive}");
+        if let Err(error) = unpack(Path::new(archive), &out.join(folder)) {
+            panic!("{archive}: {error}");
+        }
     }
 }
 

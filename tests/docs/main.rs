@@ -37,6 +37,7 @@ fn every_kind_of_error_is_documented_with_its_code_and_nothing_else_is() {
         rialto_host::Error::KINDS,
         rialto_plugin::shim::KINDS,
         rialto_engine::Error::KINDS,
+        rialto_runtime::Error::KINDS,
     ];
     let mut expected = BTreeMap::new();
     for (slug, code) in kinds.into_iter().flatten() {
@@ -109,7 +110,7 @@ fn sources(folder: &Path, prefix: &str, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// What tells releases apart is in one table; elsewhere the family reads what a config holds.
+/// What tells releases apart is in one table; elsewhere the family reads what a config holds. Tests name fixtures.
 #[test]
 fn the_releases_of_the_family_are_named_in_one_table_only() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/glm5/src");
@@ -119,7 +120,7 @@ fn the_releases_of_the_family_are_named_in_one_table_only() {
     assert!(files.contains_key("config/rope.rs"), "{:?}", files.keys());
     let naming: Vec<_> = files
         .iter()
-        .filter(|(_, text)| !release_names(text).is_empty())
+        .filter(|(name, text)| !name.ends_with("tests.rs") && !release_names(text).is_empty())
         .map(|(name, text)| (name, release_names(text)))
         .collect();
     assert!(naming.is_empty(), "{naming:?}");
@@ -190,4 +191,32 @@ fn the_story_of_a_plugin_has_eleven_steps_and_quotes_the_plugin() {
     for line in toml.iter().flat_map(|block| block.lines()) {
         assert!(sources.contains(line), "no longer in the manifest: {line}");
     }
+}
+
+/// Every operation has its row in `docs/operations.md`, with the names of what it takes and makes.
+#[test]
+fn every_operation_is_listed_with_its_inputs_and_outputs() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let text = std::fs::read_to_string(file).expect("docs/operations.md is there");
+    let rows = text.lines().filter(|line| line.starts_with("| `rialto."));
+    let listed: Vec<Vec<Vec<&str>>> = rows
+        .map(|row| {
+            let cells = row
+                .split('|')
+                .map(|cell| cell.split('`').skip(1).step_by(2).collect());
+            cells.skip(1).take(3).collect()
+        })
+        .collect();
+    let expected: Vec<Vec<Vec<&str>>> = rialto_program::Op::NAMES
+        .iter()
+        .map(|name| {
+            let signature = rialto_program::Op::signature_of(name).expect("a known name");
+            vec![
+                vec![*name],
+                signature.inputs.to_vec(),
+                signature.outputs.to_vec(),
+            ]
+        })
+        .collect();
+    assert_eq!(listed, expected);
 }

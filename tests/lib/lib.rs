@@ -42,6 +42,17 @@ pub fn megatron(name: &str) -> PathBuf {
     fixture(&format!("megatron/{name}"))
 }
 
+/// What a forward pass gave, as a safetensors file, by the name of its model; packed in `fixtures/goldens.tar.xz`.
+///
+/// # Panics
+///
+/// If there is none.
+#[must_use]
+pub fn golden(name: &str) -> PathBuf {
+    let file = format!("{name}.safetensors");
+    existing(Path::new(env!("OUT_DIR")).join("goldens").join(file))
+}
+
 /// The SHA-256 of bytes in hexadecimal, as manifests and `ORIGIN.md` have it.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> String {

@@ -1,5 +1,6 @@
 //! What the user wrote, before it means anything.
 
+mod model;
 mod run;
 
 use std::collections::HashSet;
@@ -13,9 +14,10 @@ use rialto_bridge::{LayerAxis, Mesh, MtpPolicy, StageChoice};
 use rialto_engine::{ChunkChoice, DtypeChoice, ExportOptions, Options};
 use serde_json::Value;
 
+pub(crate) use model::{Backend, BackendCommand, Compare, ModelFlags, Run};
 pub(crate) use run::{FilterFlags, RunFlags};
 
-/// Moves large models between Hugging Face checkpoints and Megatron-Core checkpoints, bit for bit.
+/// Moves large models between Hugging Face checkpoints and Megatron-Core checkpoints, bit for bit, and runs them.
 #[derive(Debug, Parser)]
 #[command(name = "rialto", version = version(), max_term_width = 110, propagate_version = false)]
 pub(crate) struct Arguments {
@@ -32,6 +34,8 @@ impl Arguments {
         let twice = match &arguments.command {
             Command::Import(import) => import.options.set_twice(),
             Command::Plan(plan) => plan.options.set_twice(),
+            Command::Run(run) => twice_set(&run.model.set),
+            Command::Compare(compare) => twice_set(&compare.model.set),
             _ => None,
         };
         match twice {
@@ -104,8 +108,14 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Show what a checkpoint holds
     Inspect(Inspect),
+    /// Continue token ids with the model of a checkpoint
+    Run(Run),
+    /// Run two checkpoints on the same tokens and compare them layer by layer
+    Compare(Compare),
     /// List plugins, or check one
     Plugin(Plugin),
+    /// List the devices that models run on
+    Backend(Backend),
 }
 
 #[derive(Debug, Args)]
@@ -188,11 +198,8 @@ impl ImportOptions {
         given.map(|(name, _)| name).collect()
     }
 
-    /// A field that `--set` gives more than once: which value was meant nobody can tell.
     fn set_twice(&self) -> Option<&str> {
-        let mut earlier = HashSet::new();
-        let mut fields = self.set.iter().map(|(field, _)| field.as_str());
-        fields.find(|field| !earlier.insert(*field))
+        twice_set(&self.set)
     }
 
     pub(crate) fn resolve(&self) -> Options {
@@ -224,6 +231,13 @@ impl ImportOptions {
             filter: self.filter.resolve(),
         }
     }
+}
+
+/// A field that `--set` gives more than once: which value was meant nobody can tell.
+fn twice_set(set: &[(String, Value)]) -> Option<&str> {
+    let mut earlier = HashSet::new();
+    let mut fields = set.iter().map(|(field, _)| field.as_str());
+    fields.find(|field| !earlier.insert(*field))
 }
 
 /// Reads `field=value`. A value that is no JSON is text, unless it begins as JSON does: then something in it is misspelled,

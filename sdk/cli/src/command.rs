@@ -1,10 +1,13 @@
 //! One file a command.
 
+pub(crate) mod backend;
+pub(crate) mod compare;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod inspect;
 pub(crate) mod plan;
 pub(crate) mod plugin;
+pub(crate) mod run;
 pub(crate) mod verify;
 
 use std::path::Path;

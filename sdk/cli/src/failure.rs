@@ -1,5 +1,6 @@
 //! What went wrong, for a person and for a machine, and the exit code that says it.
 
+use rialto_runtime::LoadError;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -15,6 +16,10 @@ pub(crate) const WRONG_USAGE: Kind = ("cli/usage", 1);
 pub(crate) const STDOUT: Kind = ("cli/stdout", 5);
 /// Two checkpoints differ.
 pub(crate) const DIFFERS: Kind = ("cli/differs", 11);
+/// Text where only token ids can be taken.
+pub(crate) const NO_TOKENIZER: Kind = ("cli/no-tokenizer", 3);
+/// Two models differ by more than was allowed.
+pub(crate) const MODELS_DIFFER: Kind = ("cli/models-differ", 11);
 /// A fault of ours.
 pub(crate) const INTERNAL: Kind = ("cli/internal", 13);
 
@@ -86,6 +91,40 @@ impl From<rialto_checkpoint::Error> for Failure {
     }
 }
 
+impl From<rialto_bridge::Error> for Failure {
+    fn from(error: rialto_bridge::Error) -> Failure {
+        rialto_engine::Error::from(error).into()
+    }
+}
+
+impl From<rialto_runtime::Error> for Failure {
+    fn from(error: rialto_runtime::Error) -> Failure {
+        Failure {
+            code: error.code(),
+            slug: error.slug().to_owned(),
+            message: error.to_string(),
+            help: error.help(),
+            findings: Vec::new(),
+            report: None,
+        }
+    }
+}
+
+impl From<rialto_backend::Error> for Failure {
+    fn from(error: rialto_backend::Error) -> Failure {
+        rialto_runtime::Error::from(error).into()
+    }
+}
+
+impl From<LoadError<rialto_engine::Error>> for Failure {
+    fn from(error: LoadError<rialto_engine::Error>) -> Failure {
+        match error {
+            LoadError::Runtime(error) => error.into(),
+            LoadError::Source(error) => error.into(),
+        }
+    }
+}
+
 impl From<rialto_host::Error> for Failure {
     fn from(error: rialto_host::Error) -> Failure {
         Failure {
@@ -109,7 +148,14 @@ mod tests {
         let text = std::fs::read_to_string(file).expect("docs/errors.md is there");
         let rows = text.lines().filter(|line| line.starts_with("| `cli/"));
         let rows: Vec<&str> = rows.collect();
-        let kinds = [WRONG_USAGE, STDOUT, DIFFERS, INTERNAL];
+        let kinds = [
+            WRONG_USAGE,
+            STDOUT,
+            DIFFERS,
+            NO_TOKENIZER,
+            MODELS_DIFFER,
+            INTERNAL,
+        ];
         assert_eq!(rows.len(), kinds.len());
         for (row, (slug, code)) in rows.iter().zip(kinds) {
             assert!(row.starts_with(&format!("| `{slug}` | {code} |")), "{row}");

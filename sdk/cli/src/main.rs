@@ -1,4 +1,4 @@
-//! `rialto`: moves models between Hugging Face and Megatron-Core checkpoints.
+//! `rialto`: moves models between Hugging Face and Megatron-Core checkpoints, and runs them.
 //!
 //! The result goes to stdout, everything for people to stderr; `--json` makes the result one document.
 #![forbid(unsafe_code)]
@@ -9,6 +9,7 @@ mod command;
 mod failure;
 mod families;
 mod interrupt;
+mod model;
 mod output;
 mod places;
 mod report;
@@ -41,7 +42,10 @@ fn main() -> ExitCode {
         Command::Plan(plan) => command::plan::run(plan, &arguments.common, &output),
         Command::Verify(verify) => command::verify::run(verify, &arguments.common, &output),
         Command::Inspect(inspect) => command::inspect::run(inspect, &output),
+        Command::Run(run) => command::run::run(run, &arguments.common, &output),
+        Command::Compare(compare) => command::compare::run(compare, &arguments.common, &output),
         Command::Plugin(plugin) => command::plugin::run(plugin, &arguments.common, &output),
+        Command::Backend(backend) => command::backend::run(backend, &output),
     };
     // A panic is a fault of ours: it has been printed, and a machine gets its document all the same.
     let result = panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {

@@ -206,6 +206,7 @@ impl Error {
     pub const KINDS: &'static [(&'static str, u32)] = &[
         ("engine/not-claimed", 3),
         ("engine/no-weights", 2),
+        ("engine/no-weight", 2),
         ("engine/no-config", 2),
         ("engine/reference-differs", 1),
         ("engine/two-formats", 3),

@@ -1,0 +1,133 @@
+//! `rialto compare`: two checkpoints on the same tokens, layer by layer.
+
+use rialto_runtime::{Comparison, StreamDifference, compare};
+use serde::Serialize;
+
+use crate::arguments::{Common, Compare};
+use crate::failure::{Failure, MODELS_DIFFER};
+use crate::output::{Output, Report, table};
+use crate::{interrupt, model};
+
+pub(crate) fn run(asked: &Compare, common: &Common, output: &Output) -> Result<(), Failure> {
+    interrupt::listen()?;
+    let flags = &asked.model;
+    let ours = model::open(&flags.backend, flags, output)?;
+    let theirs = match &asked.their_backend {
+        Some(choice) => model::open(choice, flags, output)?,
+        None => ours.clone(),
+    };
+    let dtype = flags.dtype;
+    let their_dtype = asked.their_dtype.unwrap_or(dtype);
+    let load = |path, device, dtype| model::load(path, flags, (device, dtype), common, output);
+    let ours = load(asked.ours.as_path(), ours, dtype.dtype())?;
+    let theirs = load(asked.theirs.as_path(), theirs, their_dtype.dtype())?;
+    let tokens = &asked.tokens.0;
+    let length = || std::iter::once(tokens.len() as u64);
+    let mut sessions = [
+        model::session(&ours.model, length())?,
+        model::session(&theirs.model, length())?,
+    ];
+    let [a, b] = &mut sessions;
+    let chunk_tokens = usize::try_from(flags.chunk_tokens).unwrap_or(usize::MAX);
+    let comparison = compare([a, b], tokens, chunk_tokens)?;
+    let compared = Compared::new(comparison, asked);
+    let failure = compared.failure();
+    output.checked(&compared, failure)
+}
+
+/// The comparison, and what was allowed.
+#[derive(Serialize)]
+struct Compared {
+    agrees: bool,
+    #[serde(flatten)]
+    comparison: Comparison,
+    /// Share of tokens with the same likeliest next one.
+    top1: f64,
+    tolerance: f64,
+    least_top1: f64,
+}
+
+impl Compared {
+    fn new(comparison: Comparison, asked: &Compare) -> Compared {
+        let top1 = comparison.top1_agreements as f64 / comparison.tokens.max(1) as f64;
+        let logits = &comparison.logits;
+        let within = match asked.tolerance {
+            0.0 => logits.is_identical,
+            // NaN is within nothing.
+            tolerance => logits.max_relative <= tolerance,
+        };
+        Compared {
+            agrees: within && top1 >= asked.top1,
+            comparison,
+            top1,
+            tolerance: asked.tolerance,
+            least_top1: asked.top1,
+        }
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        if self.agrees {
+            return None;
+        }
+        let Comparison {
+            logits,
+            tokens,
+            top1_agreements,
+            ..
+        } = &self.comparison;
+        let message = format!(
+            "the models differ: logits by {:.3e} of the largest, the likeliest token of {top1_agreements} in {tokens} agrees",
+            logits.max_relative
+        );
+        let mut failure = Failure::own(MODELS_DIFFER, message);
+        let first = self
+            .comparison
+            .stream
+            .iter()
+            .find(|stream| !stream.is_identical);
+        failure.help = first.map(|first| {
+            format!(
+                "{} is the first to differ; --tolerance and --top1 say how much is allowed",
+                first.name
+            )
+        });
+        Some(failure)
+    }
+}
+
+impl Report for Compared {
+    fn lines(&self) -> Vec<String> {
+        let titles = ["", "max |a-b|", "of the largest", "cosine"]
+            .map(str::to_owned)
+            .to_vec();
+        let row = |difference: &StreamDifference| match difference.is_identical {
+            true => vec![difference.name.clone(), "same bits".to_owned()],
+            false => vec![
+                difference.name.clone(),
+                format!("{:.3e}", difference.max_abs),
+                format!("{:.3e}", difference.max_relative),
+                format!("{:.9}", difference.min_cosine),
+            ],
+        };
+        let comparison = &self.comparison;
+        let rows = comparison
+            .stream
+            .iter()
+            .chain([&comparison.logits])
+            .map(row);
+        let mut lines = table(&std::iter::once(titles).chain(rows).collect::<Vec<_>>());
+        lines.push(format!(
+            "the likeliest next token agrees for {} of {} tokens",
+            comparison.top1_agreements, comparison.tokens
+        ));
+        lines.push(
+            if self.agrees {
+                "the models agree"
+            } else {
+                "the models differ"
+            }
+            .to_owned(),
+        );
+        lines
+    }
+}

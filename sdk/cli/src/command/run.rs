@@ -1,0 +1,113 @@
+//! `rialto run`: continues token ids.
+
+use std::time::Instant;
+
+use rialto_runtime::{GenerateOptions, Generated, Stop, generate};
+use serde::Serialize;
+
+use crate::arguments::{Common, Run};
+use crate::failure::{Failure, NO_TOKENIZER};
+use crate::output::{Output, Report};
+use crate::{interrupt, model};
+
+pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Failure> {
+    if run.prompt.is_some() {
+        let message = "text cannot be continued: this version has no tokenizer".to_owned();
+        let mut failure = Failure::own(NO_TOKENIZER, message);
+        failure.help = Some("give token ids with --tokens, such as --tokens 1,2,3".to_owned());
+        return Err(failure);
+    }
+    let sampling = run.sampling();
+    if let Some(what) = sampling.fault() {
+        return Err(rialto_runtime::Error::Step { what }.into());
+    }
+    interrupt::listen()?;
+    let device = model::open(&run.model.backend, &run.model, output)?;
+    let activation = run.model.dtype.dtype();
+    let loaded = model::load(&run.path, &run.model, (device, activation), common, output)?;
+    let prompts: Vec<Vec<u32>> = run.tokens.iter().map(|tokens| tokens.0.clone()).collect();
+    let lengths = prompts
+        .iter()
+        .map(|prompt| prompt.len() as u64 + run.max_new_tokens);
+    let mut session = model::session(&loaded.model, lengths)?;
+    let options = GenerateOptions {
+        max_new_tokens: run.max_new_tokens,
+        stop_tokens: match run.ignore_eos {
+            true => Vec::new(),
+            false => loaded.model.program().stop_tokens.clone(),
+        },
+        sampling,
+        chunk_tokens: usize::try_from(run.model.chunk_tokens).unwrap_or(usize::MAX),
+    };
+    let (begun, mut first, mut count) = (Instant::now(), None, 0u64);
+    let mut on_token = |_: usize, _: u32| {
+        first.get_or_insert_with(Instant::now);
+        count += 1;
+        !interrupt::is_asked()
+    };
+    let generated = generate(&mut session, &prompts, &options, &mut on_token)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let first_seconds = first.map(|first| first.duration_since(begun).as_secs_f64());
+    if let Some(first_seconds) = first_seconds {
+        output.note(&format!(
+            "{count} tokens in {seconds:.2} s, the first after {first_seconds:.2} s"
+        ));
+    }
+    let texts: Vec<Text> = prompts.iter().zip(generated).map(Text::new).collect();
+    output.result(&Continued {
+        tokens: texts
+            .first()
+            .map(|text| text.tokens.clone())
+            .unwrap_or_default(),
+        texts,
+        release: loaded.release,
+        device: format!("{}:{}", run.model.backend.backend, run.model.backend.index),
+        dtype: activation.safetensors_name(),
+        param_bytes: loaded.model.param_bytes(),
+        seconds,
+        first_token_seconds: first_seconds,
+    })
+}
+
+/// What follows a prompt.
+#[derive(Serialize)]
+struct Text {
+    prompt: Vec<u32>,
+    tokens: Vec<u32>,
+    stop: Stop,
+}
+
+impl Text {
+    fn new((prompt, generated): (&Vec<u32>, Generated)) -> Text {
+        Text {
+            prompt: prompt.clone(),
+            tokens: generated.tokens,
+            stop: generated.stop,
+        }
+    }
+}
+
+/// The texts, in the order of their prompts.
+#[derive(Serialize)]
+struct Continued {
+    /// What follows the first prompt.
+    tokens: Vec<u32>,
+    texts: Vec<Text>,
+    release: String,
+    device: String,
+    dtype: &'static str,
+    param_bytes: u64,
+    seconds: f64,
+    first_token_seconds: Option<f64>,
+}
+
+impl Report for Continued {
+    /// A line for each prompt, as `--tokens` takes it.
+    fn lines(&self) -> Vec<String> {
+        let line = |text: &Text| {
+            let tokens: Vec<String> = text.tokens.iter().map(u32::to_string).collect();
+            tokens.join(",")
+        };
+        self.texts.iter().map(line).collect()
+    }
+}

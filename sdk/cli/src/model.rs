@@ -1,0 +1,120 @@
+//! A checkpoint's model on a device: what `run` and `compare` do first.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rialto_backend::{Backend, Choice, OpenOptions, Registry};
+use rialto_bridge::{ProgramOptions, WeightSource};
+use rialto_cpu::CpuDriver;
+use rialto_engine::{Progress, VerifySource, Weights, source_config};
+use rialto_runtime::{LoadOptions, Model, Session, SessionOptions};
+use rialto_tensor::Dtype;
+
+use crate::arguments::{Common, ModelFlags};
+use crate::bar::Bar;
+use crate::failure::Failure;
+use crate::output::{Output, bytes};
+use crate::{families, interrupt, places};
+
+/// The phase that is the model itself.
+pub(crate) const FORWARD: &str = "forward";
+
+/// Positions of a page of the caches.
+const PAGE_POSITIONS: u64 = 64;
+
+/// Every backend of this program.
+pub(crate) fn backends() -> Registry {
+    Registry::new().with(CpuDriver)
+}
+
+/// Opens a device and says which.
+pub(crate) fn open(
+    choice: &Choice,
+    flags: &ModelFlags,
+    output: &Output,
+) -> Result<Arc<dyn Backend>, Failure> {
+    let options = OpenOptions {
+        threads: flags.threads,
+    };
+    let device = backends().open(choice, &options)?;
+    let info = device.device();
+    output.note(&format!(
+        "device {}:{}: {}",
+        info.backend, info.index, info.name
+    ));
+    Ok(device)
+}
+
+/// A model with what is to be told of it.
+pub(crate) struct Loaded {
+    pub(crate) model: Arc<Model>,
+    pub(crate) release: String,
+}
+
+/// Reads the program and the weights of a checkpoint onto a device.
+pub(crate) fn load(
+    path: &Path,
+    flags: &ModelFlags,
+    (device, activation): (Arc<dyn Backend>, Dtype),
+    common: &Common,
+    output: &Output,
+) -> Result<Loaded, Failure> {
+    let source = VerifySource::open(places::open(path)?)?;
+    let reference = places::open_reference(flags.reference.as_deref())?;
+    let reference = reference
+        .map(|store| source_config(store.as_ref()))
+        .transpose()?;
+    let Some(config) = source.config().or(reference.as_ref()) else {
+        return Err(rialto_engine::Error::NoConfig {
+            place: source.name().to_owned(),
+            searched: vec![source.name().to_owned(), "--reference".to_owned()],
+        }
+        .into());
+    };
+    let family = families::claim(common, config, output)?;
+    let weights = Weights::new(&source, config, family.as_ref())?;
+    for notice in weights.notices() {
+        output.note(&format!("note: {notice}"));
+    }
+    let options = ProgramOptions {
+        settings: flags.set.iter().cloned().collect(),
+    };
+    let program = family.program(weights.spec(), &options)?;
+    let options = LoadOptions {
+        activation,
+        decodes_blocks: flags.decode_blocks,
+    };
+    let bar = Bar::new(output);
+    let names = program.params.iter().flat_map(|param| param.sources());
+    let sizes = names.filter_map(|name| {
+        let info = weights.info(&name)?;
+        info.shape.size_bytes(info.dtype).ok()
+    });
+    bar.begin("loading", sizes.sum());
+    let mut on_bytes = |more: u64| {
+        bar.advance(more);
+        !interrupt::is_asked()
+    };
+    let model = Model::load(program, &weights, device, &options, &mut on_bytes);
+    bar.end();
+    let model = model?;
+    weights.finish(&bar)?;
+    output.note(&format!("{} of params loaded", bytes(model.param_bytes())));
+    Ok(Loaded {
+        model: Arc::new(model),
+        release: weights.spec().release.clone(),
+    })
+}
+
+/// A session with room for sequences of these lengths.
+pub(crate) fn session(
+    model: &Arc<Model>,
+    lengths: impl Iterator<Item = u64>,
+) -> Result<Session, Failure> {
+    let pages: u64 = lengths.map(|length| length.div_ceil(PAGE_POSITIONS)).sum();
+    let options = SessionOptions {
+        positions: pages.saturating_mul(PAGE_POSITIONS),
+        page_positions: PAGE_POSITIONS,
+    };
+    Ok(Session::new(Arc::clone(model), FORWARD, &options)?)
+}
