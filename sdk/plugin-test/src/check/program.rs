@@ -90,53 +90,41 @@ fn check_codecs(findings: &mut Findings, reading: &Reading, program: &Program) {
     }
 }
 
-/// Shapes by name: of tensors, and of params. One name may be both.
-struct Named<'a>([HashMap<&'a str, &'a Shape>; 2]);
+/// Shapes by name, of tensors and params. A name that both have means the tensor's, as it does to whoever reads weights by name.
+struct Named<'a>(HashMap<&'a str, &'a Shape>);
 
 impl<'a> Named<'a> {
     fn of(mapping: &'a Mapping) -> Named<'a> {
         let tensors = mapping.tensors().iter();
+        let tensors = tensors.map(|tensor| (tensor.name.as_str(), &tensor.shape));
         let params = mapping.params().iter();
-        Named([
-            tensors
-                .map(|tensor| (tensor.name.as_str(), &tensor.shape))
-                .collect(),
-            params
-                .map(|param| (param.name.as_str(), &param.shape))
-                .collect(),
-        ])
+        let params = params.map(|param| (param.name.as_str(), &param.shape));
+        Named(params.chain(tensors).collect())
     }
 
     fn check(&self, findings: &mut Findings, param: &ParamDecl) {
         let what = format!("param {} of the program", param.name);
-        let shape = match &param.stored {
-            Stored::Whole(_) => param.shape.as_slice(),
-            // More than there are names: not to be made one after the other. One without an axis is not sound.
-            Stored::Each(_) => {
-                let most: usize = self.0.iter().map(HashMap::len).sum();
-                match param.shape.split_first() {
-                    Some((&count, rest)) if count <= most as u64 => rest,
-                    Some((count, _)) => {
-                        let expected = format!("at most {most} tensors and params");
-                        findings.add(what, expected, count.to_string());
-                        return;
-                    }
-                    None => return,
-                }
+        let shape = match (&param.stored, param.shape.split_first()) {
+            (Stored::Whole(_), _) => param.shape.as_slice(),
+            (Stored::Each(_), Some((&count, rest))) if count <= self.0.len() as u64 => rest,
+            // More than there are names: not to be made one after the other.
+            (Stored::Each(_), Some((count, _))) => {
+                let expected = format!("at most {} tensors and params", self.0.len());
+                findings.add(what, expected, count.to_string());
+                return;
             }
+            // Not sound, which has been said.
+            (Stored::Each(_), None) => return,
         };
         let shape = Shape::new(shape);
         for source in param.sources() {
-            let found = self.0.iter().filter_map(|names| names.get(source.as_str()));
-            let mut found = found.copied().peekable();
             let what = format!("{what}, from {source}");
-            match found.peek() {
+            match self.0.get(source.as_str()) {
                 None => findings.add(what, "a tensor or a param of the weight map", "none"),
-                Some(&first) => {
-                    if !found.any(|found| *found == shape) {
-                        findings.add(what, shape.to_string(), first.to_string());
-                    }
+                Some(found) if **found != shape => {
+                    findings.add(what, shape.to_string(), found.to_string());
                 }
+                Some(_) => {}
             }
         }
     }
