@@ -10,6 +10,7 @@ mod interrupts;
 mod kills;
 mod machine;
 mod mapping;
+mod models;
 mod plans;
 mod plugin_in_c;
 mod plugins;

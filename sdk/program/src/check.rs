@@ -11,6 +11,9 @@ use crate::{
 /// The types of all values of a phase, by name: those it is given and those it makes.
 pub type PhaseTypes = BTreeMap<String, ValueType>;
 
+/// Most tensors that the params of a program come from: a dozen times those of the largest model.
+const MOST_TENSORS: u64 = 1 << 20;
+
 /// What a name in a call stands for.
 enum Known<'a> {
     Param(&'a ParamDecl),
@@ -102,6 +105,16 @@ impl<'a> Checking<'a> {
                 }
                 _ => {}
             }
+        }
+        let tensors = self.program.params.iter().map(|param| match param.stored {
+            Stored::Whole(_) => 1,
+            Stored::Each(_) => param.shape.first().copied().unwrap_or_default(),
+        });
+        let tensors = tensors.fold(0, u64::saturating_add);
+        if tensors > MOST_TENSORS {
+            let reason =
+                format!("params come from {tensors} tensors, at most {MOST_TENSORS} are read");
+            self.fault(None, None, reason);
         }
         for cache in &self.program.caches {
             let name = cache.name.as_str();

@@ -155,6 +155,14 @@ fn every_kind_of_fault_is_found_and_no_other_is_told() {
             "\"embed\" is taken",
         ),
         (
+            "a stack without end",
+            |p| {
+                p.params[0].stored = crate::Stored::Each("e.{}".to_owned());
+                p.params[0].shape[0] = u64::MAX;
+            },
+            "at most 1048576 are read",
+        ),
+        (
             "integers for params",
             |p| p.params[0].element = Element::I32,
             "expected F32 or activation",
