@@ -76,7 +76,8 @@ impl Cut {
             .map(|(token, &logit)| {
                 let likelihood = if logit == most {
                     1.0
-                } else if logit == f32::NEG_INFINITY {
+                } else if logit == f32::NEG_INFINITY || most == f32::INFINITY {
+                    // Also at an infinite temperature, where a quotient would be none.
                     0.0
                 } else {
                     function::exp((logit - most) / self.temperature)

@@ -475,3 +475,96 @@ fn each_row_is_sampled_its_own_way() {
     ];
     assert_eq!(integers(&made(Sample {}, &inputs)[0]), [1, 0, 1, 1]);
 }
+
+/// Device values that nobody should have written are passed over, as -1 is.
+#[test]
+fn wrong_indices_select_nothing() {
+    let wrong = [i32::MIN, -2, 99, i32::MAX];
+    let one = |value| ints(&[1], &[value]);
+    for value in wrong {
+        for (row_seq, row_pos, table) in [(value, 0, 0), (0, value, 0), (0, 0, value)] {
+            let places = vec![one(row_seq), one(row_pos), ints(&[1, 1], &[table])];
+            // A position past the table still sees those before it.
+            let is_later = row_pos > 0;
+            let of_all = if is_later { 3.0 } else { 0.0 };
+            let cache = f32s(&[1, 1, 2], &[3.0, 3.0]);
+            let (q, rope) = (f32s(&[1, 1, 1], &[1.0]), f32s(&[1, 1, 1], &[1.0]));
+            let heads = vec![q.clone(), rope, ints(&[1, 2], &[0, value]), cache.clone()];
+            let inputs = [heads, places.clone()].concat();
+            assert_eq!(single(SparseMla { scale: 1.0 }, &inputs), [of_all]);
+            let wide = f32s(&[1, 1, 2], &[1.0, 1.0]);
+            let op = Gqa {
+                groups: 1,
+                scale: 1.0,
+            };
+            let inputs = [
+                vec![wide.clone(), cache.clone(), cache.clone()],
+                places.clone(),
+            ];
+            assert_eq!(single(op, &inputs.concat()), [of_all; 2]);
+            let op = IndexerScores {
+                scale: 1.0,
+                head_scale: 1.0,
+            };
+            let heads = vec![wide.clone(), f32s(&[1, 1], &[1.0]), cache.clone()];
+            let score = if is_later { 6.0 } else { -INF };
+            assert_eq!(single(op, &[heads, places.clone()].concat()), [score]);
+            let inputs = [vec![wide, cache], places].concat();
+            assert_eq!(single(Append {}, &inputs), [3.0; 2]);
+        }
+    }
+}
+
+/// Extents of zero beside outputs that have elements.
+#[test]
+fn tables_and_sums_of_nothing_make_zeros() {
+    let places = |pages| {
+        vec![
+            ints(&[1], &[0]),
+            ints(&[1], &[0]),
+            ints(&[1, pages], &[0].repeat(pages as usize)),
+        ]
+    };
+    let x = f32s(&[1, 1, 2], &[1.0, 1.0]);
+    let no_pool = f32s(&[0, 4, 2], &[]);
+    let op = Gqa {
+        groups: 1,
+        scale: 1.0,
+    };
+    let inputs = [vec![x.clone(), no_pool.clone(), no_pool.clone()], places(1)].concat();
+    assert_eq!(single(op, &inputs), [0.0; 2]);
+    let caches = vec![f32s(&[2, 0, 2], &[]), f32s(&[2, 4, 2], &[1.0; 16])];
+    for cache in caches {
+        let inputs = [vec![x.clone(), cache.clone(), cache], places(0)].concat();
+        assert_eq!(single(op, &inputs), [0.0; 2]);
+    }
+    let op = MlaAbsorb { value: 1 };
+    let inputs = [f32s(&[1, 1, 0], &[]), f32s(&[1, 2], &[1.0, 1.0])];
+    assert_eq!(single(op, &inputs), [0.0; 2]);
+    let inputs = [f32s(&[1, 1, 0], &[]), f32s(&[2, 0], &[])];
+    assert_eq!(single(MlaExpand { value: 1 }, &inputs), [0.0]);
+    let inputs = [ints(&[1], &[0]), f32s(&[0, 2], &[])];
+    assert_eq!(single(Embed {}, &inputs), [0.0; 2]);
+    for (experts, k, inner) in [(0, 1, 3), (2, 0, 3), (2, 1, 0)] {
+        let weight =
+            |shape: [u64; 3]| f32s(&shape, &vec![1.0; shape.iter().product::<u64>() as usize]);
+        let inputs = [
+            f32s(&[1, 2], &[1.0, 1.0]),
+            ints(&[1, k], &[0].repeat(k as usize)),
+            f32s(&[1, k], &[1.0].repeat(k as usize)),
+            weight([experts, inner, 2]),
+            weight([experts, inner, 2]),
+            weight([experts, 2, inner]),
+        ];
+        assert_eq!(
+            single(Experts {}, &inputs),
+            [0.0; 2],
+            "{experts} {k} {inner}"
+        );
+    }
+    assert_eq!(
+        integers(&made(TopK { k: 1 }, &[f32s(&[1, 0], &[])])[0]),
+        [-1]
+    );
+    assert_eq!(integers(&made(Argmax {}, &[f32s(&[1, 0], &[])])[0]), [-1]);
+}
