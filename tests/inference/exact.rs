@@ -52,6 +52,60 @@ fn a_prompt_in_pieces_of_any_size_is_the_prompt_at_once() {
     });
 }
 
+/// Lengths where something begins or ends: one token, one less than an indexer selects, as many, one more; and thousands.
+#[test]
+fn prompts_of_critical_lengths_are_the_same_at_once_and_in_pieces() {
+    for (name, lengths) in [
+        ("glm52-tiny", &[1, 15, 16, 17, 63, 64, 65][..]),
+        ("glm53-tiny", &[4097]),
+        ("qwen3-tiny-tied", &[1, 63, 64, 65, 1025]),
+    ] {
+        for load in [Load::default(), Load::bf16()] {
+            let model = load.hugging_face(name);
+            let vocabulary = model.vocabulary().unwrap();
+            for &length in lengths {
+                // A walk through the vocabulary that does not repeat soon.
+                let tokens = (0..length).map(|at: u64| (at * at + 7 * at) % vocabulary);
+                let tokens: Vec<u32> = tokens.map(|token| token as u32).collect();
+                let options = SessionOptions {
+                    positions: 2 * (length + 64),
+                    page_positions: 64,
+                };
+                let mut session = Session::new(Arc::clone(&model), "forward", &options).unwrap();
+                let mut last = |piece: usize| {
+                    let sequence = session.begin();
+                    let mut logits = Vec::new();
+                    for tokens in tokens.chunks(piece) {
+                        let work = Work {
+                            sequence,
+                            tokens,
+                            rows: Rows::Last,
+                        };
+                        let mut outputs = session.step(&[work], &[], &["logits"]).unwrap();
+                        logits = outputs.take("logits").unwrap().bytes().to_vec();
+                    }
+                    session.end(sequence);
+                    logits
+                };
+                let whole = last(tokens.len());
+                let pieces = last(tokens.len().div_ceil(2).min(512));
+                assert!(
+                    whole == pieces,
+                    "{name} in {}: {length} tokens",
+                    load.activation
+                );
+                assert!(
+                    whole
+                        .as_chunks()
+                        .0
+                        .iter()
+                        .all(|&value| f32::from_le_bytes(value).is_finite())
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn cached_decoding_is_full_recomputation() {
     each(|name, model, tokens| {
