@@ -9,7 +9,8 @@ use crate::op::{
     Router, Scale, Slice, SparseMla, SwiGlu, TopK,
 };
 use crate::{
-    CacheDecl, Call, Element, Error, ParamDecl, Phase, Program, Stored, ValueDecl, ValueType, step,
+    CacheDecl, Call, Carried, Element, Error, ParamDecl, Phase, Program, Stored, ValueDecl,
+    ValueType, step,
 };
 
 macro_rules! handles {
@@ -165,11 +166,30 @@ impl PhaseBuilder<'_> {
         phase.expect("a phase builder is made with its phase")
     }
 
-    /// A value that the phase is given.
+    /// A value that the phase is given from outside.
     pub fn input(&mut self, name: &str, value: ValueType) -> Value {
+        self.given(name, value, None)
+    }
+
+    /// A value that is the output of a phase: this one, at a step before, or another.
+    pub fn carried(
+        &mut self,
+        name: &str,
+        value: ValueType,
+        (phase, output): (&str, &str),
+    ) -> Value {
+        let carried = Carried {
+            phase: phase.to_owned(),
+            value: output.to_owned(),
+        };
+        self.given(name, value, Some(carried))
+    }
+
+    fn given(&mut self, name: &str, value: ValueType, carried: Option<Carried>) -> Value {
         self.phase().inputs.push(ValueDecl {
             name: name.to_owned(),
             value,
+            carried,
         });
         Value(name.to_owned())
     }

@@ -52,6 +52,7 @@ impl Program {
             .iter()
             .map(|phase| checking.phase(phase))
             .collect();
+        checking.carried(&phases);
         checking.unused();
         match (checking.faults, checking.unknown) {
             (faults, _) if !faults.is_empty() => Err(Error::Unsound { faults }),
@@ -311,6 +312,33 @@ impl<'a> Checking<'a> {
                 "indices {name:?} are no selection of an indexer that runs before this layer"
             );
             self.fault(Some(phase), Some((position, call)), reason);
+        }
+    }
+
+    /// What is carried from a phase is an output of it, and of the same type.
+    fn carried(&mut self, types: &[PhaseTypes]) {
+        for phase in &self.program.phases {
+            for input in &phase.inputs {
+                let Some(carried) = &input.carried else {
+                    continue;
+                };
+                let phases = self.program.phases.iter().zip(types);
+                let of = phases.into_iter().find(|(of, _)| of.name == carried.phase);
+                let found = of.filter(|(of, _)| of.outputs.contains(&carried.value));
+                let (name, value) = (&input.name, &carried.value);
+                let reason = match found.and_then(|(_, types)| types.get(value)) {
+                    Some(found) if *found == input.value => continue,
+                    Some(found) => format!(
+                        "{name:?} is {}, {value:?} that it is carried from {found}",
+                        input.value
+                    ),
+                    None => format!(
+                        "{name:?} is carried from {value:?}, which phase {:?} does not leave",
+                        carried.phase
+                    ),
+                };
+                self.fault(Some(phase), None, reason);
+            }
         }
     }
 

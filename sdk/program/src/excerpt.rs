@@ -70,6 +70,8 @@ impl Program {
             .filter(|name| is_named(name) && !step::NAMES.contains(&name.as_str()))
             .map(|name| ValueDecl {
                 value: types[&name].clone(),
+                // There is no other phase any more.
+                carried: None,
                 name,
             })
             .collect();

@@ -66,6 +66,20 @@ pub struct ValueDecl {
     /// Its type.
     #[serde(rename = "type")]
     pub value: ValueType,
+    /// The output of a phase that it is, of the same tokens or of those of a step before. Whoever runs the phases hands it on; without
+    /// it, the value comes from outside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Carried>,
+}
+
+/// An output of a phase.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Carried {
+    /// Name of the phase.
+    pub phase: String,
+    /// Name of its output.
+    pub value: String,
 }
 
 /// One call of an operation.

@@ -46,6 +46,6 @@ pub mod value;
 pub use builder::{Builder, PhaseBuilder};
 pub use check::PhaseTypes;
 pub use error::{Error, Fault};
-pub use graph::{CacheDecl, Call, ParamDecl, Phase, Program, Stored, ValueDecl};
+pub use graph::{CacheDecl, Call, Carried, ParamDecl, Phase, Program, Stored, ValueDecl};
 pub use op::{Op, Signature};
 pub use value::{Dim, Element, ValueType};

@@ -14,7 +14,7 @@ use rialto_bridge::{
     StageChoice, StateValue, WeightMap,
 };
 use rialto_program::{
-    CacheDecl, Call, Dim, Element, ParamDecl, Phase, Program, Stored, ValueDecl, ValueType,
+    CacheDecl, Call, Carried, Dim, Element, ParamDecl, Phase, Program, Stored, ValueDecl, ValueType,
 };
 use rialto_tensor::Dtype;
 use serde_json::{Map, Value, json};
@@ -303,6 +303,18 @@ pub(crate) fn programs() -> [Program; 2] {
             shape,
             block: None,
         },
+        carried: None,
+    };
+    let hidden = ValueDecl {
+        carried: Some(Carried {
+            phase: "forward".to_owned(),
+            value: "x".to_owned(),
+        }),
+        ..input(
+            "hidden",
+            Element::Activation,
+            vec![Dim::Tokens, Dim::Size(4)],
+        )
     };
     let full = Program {
         params: vec![
@@ -350,14 +362,7 @@ pub(crate) fn programs() -> [Program; 2] {
             },
             Phase {
                 name: "mtp".to_owned(),
-                inputs: vec![
-                    input(
-                        "hidden",
-                        Element::Activation,
-                        vec![Dim::Tokens, Dim::Size(4)],
-                    ),
-                    input("all", Element::Of(Dtype::U8), dims.to_vec()),
-                ],
+                inputs: vec![hidden, input("all", Element::Of(Dtype::U8), dims.to_vec())],
                 calls: vec![call(
                     "rialto.scale/1",
                     json!({"factor": -0.5}),

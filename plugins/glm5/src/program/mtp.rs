@@ -14,18 +14,24 @@ const LAYER: Layer = Layer {
 
 /// A prediction layer: phase `mtp`, and `mtp.1` and so on for those of greater depth.
 ///
-/// It is given `{phase}.hidden` `[t, h]`, the model's `hidden.final` of each position; the step's tokens are those of the
-/// position after. Embedding and head are the main model's. It keeps caches of its own.
+/// It is given `{phase}.hidden` `[t, h]`, the model's `hidden.final` of each position, or what the prediction layer before it leaves; the
+/// step's tokens are those of the position after. Embedding and head are the main model's. It keeps caches of its own.
 pub(super) fn forward(model: &Model, latent_eps: f64, depth: u64, program: &mut Builder) {
     let (h, first) = (model.hidden_size, model.layers.len() as u64);
-    let values = match depth {
+    let name = |depth| match depth {
         0 => "mtp".to_owned(),
         _ => format!("mtp.{depth}"),
+    };
+    let values = name(depth);
+    // Normed in either case: before the norm it would be another model, which predicts half as well.
+    let (from, left) = match depth {
+        0 => ("forward".to_owned(), "hidden.final".to_owned()),
+        _ => (name(depth - 1), format!("{}.normed", name(depth - 1))),
     };
     let (embedding, head) = (embedding(model, program), head(model, program));
     let mut phase = program.phase(&values);
     let hidden = ValueType::new(Element::Activation, [Dim::Tokens, Dim::Size(h)]);
-    let hidden = phase.input(&format!("{values}.hidden"), hidden);
+    let hidden = phase.carried(&format!("{values}.hidden"), hidden, (&from, &left));
     let next = phase.embed(&format!("{values}.embedding"), &embedding);
     let mut layer = Block {
         model,

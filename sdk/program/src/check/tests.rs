@@ -216,6 +216,7 @@ fn a_layer_that_shares_indices_names_a_selection_made_before_it() {
     phase.inputs.push(ValueDecl {
         name: "given".to_owned(),
         value: ValueType::new(Element::I32, [crate::Dim::Tokens, 4.into()]),
+        carried: None,
     });
     let at = phase
         .calls
@@ -252,6 +253,46 @@ fn a_layer_that_shares_indices_names_a_selection_made_before_it() {
     program.phases[0].calls.push(call);
     let found = faults(&program);
     assert!(found[0].contains("layers.0.selection"), "{found:?}");
+}
+
+/// A second phase that is given what the first leaves.
+#[test]
+fn what_is_carried_is_an_output_of_the_phase_it_names_and_of_its_type() {
+    let with = |of: (&str, &str), width: u64| {
+        let mut program = Builder::new();
+        let table = program.param("embed", [11, 8]);
+        let mut forward = program.phase("forward");
+        let x = forward.embed("hidden", &table);
+        let wide = forward.linear("wide", &x, &table);
+        forward.output(&x);
+        forward.output(&wide);
+        let mut draft = program.phase("draft");
+        let value = ValueType::new(Element::Activation, [crate::Dim::Tokens, width.into()]);
+        let given = draft.carried("given", value, of);
+        let next = draft.embed("next", &table);
+        let both = draft.add("both", &next, &given);
+        draft.output(&both);
+        faults(&program.finish_unchecked())
+    };
+    assert_eq!(with(("forward", "hidden"), 8), [] as [String; 0]);
+    // From itself, a step before.
+    assert_eq!(with(("draft", "both"), 8), [] as [String; 0]);
+    for of in [
+        ("forward", "fame"),
+        ("backward", "hidden"),
+        ("draft", "next"),
+    ] {
+        let found = with(of, 8);
+        assert!(
+            found.len() == 1 && found[0].contains("does not leave"),
+            "{found:?}"
+        );
+    }
+    let found = with(("forward", "wide"), 8);
+    assert!(
+        found.len() == 1 && found[0].contains("[tokens, 11]"),
+        "{found:?}"
+    );
 }
 
 #[test]
