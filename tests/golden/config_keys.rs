@@ -39,8 +39,12 @@ fn read(family: &dyn Bridge, edits: &Value) -> Result<ModelSpec, Error> {
 
 /// Everything that a spec says but for its notices, by name: fields of the provider, and the family's own after `model.`.
 fn facts(spec: &ModelSpec) -> BTreeMap<String, Value> {
-    let model = spec.extra.as_object().unwrap().iter();
-    let model = model.map(|(field, value)| (format!("model.{field}"), value.clone()));
+    // What only the forward pass reads stands below.
+    let mut own = spec.extra.as_object().unwrap().clone();
+    let forward = own.remove("forward").unwrap();
+    own.extend(forward.as_object().unwrap().clone());
+    let model = own.into_iter();
+    let model = model.map(|(field, value)| (format!("model.{field}"), value));
     let provider = spec.provider.clone().into_iter();
     let rest = [
         ("dims".to_owned(), json!(spec.dims)),

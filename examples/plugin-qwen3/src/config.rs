@@ -72,13 +72,22 @@ pub struct Model {
     pub num_key_value_heads: u64,
     /// Not `hidden_size / num_attention_heads`.
     pub head_dim: u64,
+    /// `tie_word_embeddings`.
+    pub is_tied: bool,
+    /// What only the forward pass reads.
+    pub forward: Forward,
+}
+
+/// Numbers that decide no tensor: the same weights may be run with others. The config key of each is its name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(crate = "rialto_plugin::serde", deny_unknown_fields)]
+#[allow(missing_docs, reason = "each field is the config key of its name")]
+pub struct Forward {
     pub rms_norm_eps: f64,
     /// The base of the rotary embedding, in whichever spelling the config has it.
     pub rope_theta: f64,
     /// The token ids that end a text.
     pub eos_token_id: Vec<u32>,
-    /// `tie_word_embeddings`.
-    pub is_tied: bool,
 }
 
 impl Model {
@@ -92,11 +101,13 @@ impl Model {
             num_attention_heads: config.bounded(heads, MOST_HEADS)?,
             num_key_value_heads: config.bounded(groups, MOST_HEADS)?,
             head_dim: config.size("head_dim")?,
-            rms_norm_eps: float(&config.positive("rms_norm_eps")?),
-            // What there is to notice is noticed for the provider.
-            rope_theta: float(&config.rotary_base(&mut Vec::new())?),
-            eos_token_id: config.token_ids("eos_token_id")?,
             is_tied: is_tied(config)?,
+            forward: Forward {
+                rms_norm_eps: float(&config.positive("rms_norm_eps")?),
+                // What there is to notice is noticed for the provider.
+                rope_theta: float(&config.rotary_base(&mut Vec::new())?),
+                eos_token_id: config.token_ids("eos_token_id")?,
+            },
         };
         if !model
             .num_attention_heads

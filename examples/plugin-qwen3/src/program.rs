@@ -20,7 +20,7 @@ impl ForwardPass for Qwen3 {
         });
         SettingFault::refuse(unknown.collect())?;
         let mut program = Builder::new();
-        program.stop_tokens(model.eos_token_id.clone());
+        program.stop_tokens(model.forward.eos_token_id.clone());
         forward(&model, &mut program);
         Ok(program.finish()?)
     }
@@ -54,7 +54,7 @@ fn forward(model: &Model, program: &mut Builder) {
         x = phase.add(&format!("hidden.{}", i + 1), &x, &fed);
         phase.stream(&x);
     }
-    let x = phase.rms_norm("hidden.final", &x, &norm, model.rms_norm_eps);
+    let x = phase.rms_norm("hidden.final", &x, &norm, model.forward.rms_norm_eps);
     phase.stream(&x);
 
     let rows = phase.gather("head.rows", &x, step::ROWS);
@@ -123,7 +123,7 @@ impl Layer<'_, '_> {
     /// Rotates all of each head; the first half of it with the second.
     fn rope(&mut self, name: &str, x: &Value) -> Value {
         let rope = Rope {
-            theta: self.model.rope_theta,
+            theta: self.model.forward.rope_theta,
             dims: self.model.head_dim,
             first: 0,
             pairing: Pairing::HalfSplit,
@@ -138,7 +138,7 @@ impl Layer<'_, '_> {
 
     fn rms_norm(&mut self, name: &str, x: &Value, module: &str, width: u64) -> Value {
         let weight = self.weight(module, [width]);
-        let eps = self.model.rms_norm_eps;
+        let eps = self.model.forward.rms_norm_eps;
         self.phase.rms_norm(&self.name(name), x, &weight, eps)
     }
 

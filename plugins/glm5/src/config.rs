@@ -11,7 +11,7 @@ use self::schedule::Sharing;
 use crate::Glm5;
 use crate::codec::BLOCK;
 use crate::settings;
-use crate::spec::{Indexer, Layer, Mlp, Model, PROVIDER, Release, fixed_provider_fields};
+use crate::spec::{Forward, Indexer, Layer, Mlp, Model, PROVIDER, Release, fixed_provider_fields};
 
 /// The architecture id of the family.
 pub const ARCHITECTURE: &str = "GlmMoeDsaForCausalLM";
@@ -227,7 +227,6 @@ fn read_model(
         ));
     }
     let n_routed_experts = experts::routed(config, notices)?;
-    let choice = Choice::read(config, n_routed_experts)?;
     Ok(Model {
         vocab_size: config.size("vocab_size")?,
         hidden_size: config.size("hidden_size")?,
@@ -240,18 +239,9 @@ fn read_model(
         v_head_dim: config.size("v_head_dim")?,
         index_n_heads: config.size("index_n_heads")?,
         index_head_dim: index_width(config, rope)?,
-        index_topk: config.size("index_topk")?,
         n_routed_experts,
         n_shared_experts: config.size("n_shared_experts")?,
         moe_intermediate_size: config.size("moe_intermediate_size")?,
-        num_experts_per_tok: choice.experts,
-        n_group: choice.groups,
-        topk_group: choice.chosen_groups,
-        routed_scaling_factor: float(&config.positive("routed_scaling_factor")?),
-        rms_norm_eps: float(&config.positive("rms_norm_eps")?),
-        // What there is to notice is noticed for the provider.
-        rope_theta: float(&config.rotary_base(&mut Vec::new())?),
-        eos_token_id: config.token_ids("eos_token_id")?,
         layers: indexers
             .into_iter()
             .zip(mlps)
@@ -259,6 +249,23 @@ fn read_model(
             .collect(),
         mtp_layers,
         mtp_layers_dropped,
+        forward: read_forward(config, n_routed_experts)?,
+    })
+}
+
+/// What the forward pass of a model with so many experts reads besides.
+fn read_forward(config: &RawConfig, n_routed_experts: u64) -> Result<Forward, Error> {
+    let choice = Choice::read(config, n_routed_experts)?;
+    Ok(Forward {
+        rms_norm_eps: float(&config.positive("rms_norm_eps")?),
+        // What there is to notice is noticed for the provider.
+        rope_theta: float(&config.rotary_base(&mut Vec::new())?),
+        index_topk: config.size("index_topk")?,
+        num_experts_per_tok: choice.experts,
+        n_group: choice.groups,
+        topk_group: choice.chosen_groups,
+        routed_scaling_factor: float(&config.positive("routed_scaling_factor")?),
+        eos_token_id: config.token_ids("eos_token_id")?,
     })
 }
 
@@ -315,7 +322,7 @@ fn provider(
         "dsa_indexer_rope_interleaved": true,
         // In layers of the source model, as Megatron-Bridge keeps them.
         "dsa_indexer_skip_topk_offset": sharing.offset,
-        "dsa_indexer_topk": model.index_topk,
+        "dsa_indexer_topk": model.forward.index_topk,
         "dsa_indexer_topk_freq": sharing.frequency,
         "ffn_hidden_size": model.intermediate_size,
         "fp16": dtype == "float16",
@@ -327,9 +334,9 @@ fn provider(
         "layernorm_epsilon": config.positive("rms_norm_eps")?,
         "moe_ffn_hidden_size": model.moe_intermediate_size,
         "moe_layer_freq": physical_is_sparse,
-        "moe_router_group_topk": model.topk_group,
-        "moe_router_num_groups": model.n_group,
-        "moe_router_topk": model.num_experts_per_tok,
+        "moe_router_group_topk": model.forward.topk_group,
+        "moe_router_num_groups": model.forward.n_group,
+        "moe_router_topk": model.forward.num_experts_per_tok,
         "moe_router_topk_scaling_factor": config.positive("routed_scaling_factor")?,
         "moe_shared_expert_intermediate_size": model.moe_intermediate_size * model.n_shared_experts,
         "mtp_num_layers": (model.mtp_layers > 0).then_some(model.mtp_layers),

@@ -1,8 +1,8 @@
 //! The forward pass, from token ids to logits: what each layer makes of the residual stream, as calls of known operations.
 //!
 //! One phase serves prompts and single tokens alike. Attention is in the absorbed form: what is kept of a position is one latent
-//! and one rotated key for all heads, and on layers with an indexer of their own the indexer's key beside them. Names of values are
-//! those that goldens have, below `layers.{i}` for a layer and below `mtp` for the prediction layer.
+//! and one rotated key for all heads, and on layers with an indexer of their own the indexer's key beside them. Models are
+//! compared by the names of values: `hidden.{i}` on the stream, `layers.{i}.*` in a layer, `mtp.*` in the prediction layer.
 
 mod attention;
 mod mlp;
@@ -30,7 +30,7 @@ impl ForwardPass for Glm5 {
         let model = Model::of(spec)?;
         let latent_eps = latent_eps(&options.settings)?;
         let mut program = Builder::new();
-        program.stop_tokens(model.eos_token_id.clone());
+        program.stop_tokens(model.forward.eos_token_id.clone());
         program.block_codec(BLOCK_FP8);
         forward(&model, latent_eps, &mut program);
         for depth in 0..model.mtp_layers {
@@ -61,7 +61,7 @@ fn forward(model: &Model, latent_eps: f64, program: &mut Builder) {
         x = layer.decoder(*kind, &x, &mut selection, &format!("hidden.{}", i + 1));
         phase.stream(&x);
     }
-    let x = phase.rms_norm("hidden.final", &x, &norm, model.rms_norm_eps);
+    let x = phase.rms_norm("hidden.final", &x, &norm, model.forward.rms_norm_eps);
     phase.stream(&x);
 
     let rows = phase.gather("head.rows", &x, step::ROWS);
@@ -101,16 +101,12 @@ impl Block<'_, '_> {
         selection: &mut Option<Value>,
         out: &str,
     ) -> Value {
-        let normed = self.rms_norm("attn_in", x, "input_layernorm", self.model.hidden_size);
+        let h = self.model.hidden_size;
+        let normed = self.rms_norm("attn_in", x, "input_layernorm", h);
         let attended = self.attention(kind.indexer, &normed, selection);
         let x = self.add("attn_residual", x, &attended);
 
-        let normed = self.rms_norm(
-            "mlp_in",
-            &x,
-            "post_attention_layernorm",
-            self.model.hidden_size,
-        );
+        let normed = self.rms_norm("mlp_in", &x, "post_attention_layernorm", h);
         let fed = self.feed_forward(kind.mlp, &normed);
         self.phase.add(out, &x, &fed)
     }
@@ -137,7 +133,7 @@ impl Block<'_, '_> {
 
     fn rms_norm(&mut self, name: &str, x: &Value, module: &str, width: u64) -> Value {
         let weight = self.weight(module, [width]);
-        let eps = self.model.rms_norm_eps;
+        let eps = self.model.forward.rms_norm_eps;
         self.phase.rms_norm(&self.name(name), x, &weight, eps)
     }
 

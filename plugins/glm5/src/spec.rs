@@ -119,25 +119,34 @@ pub struct Model {
     pub v_head_dim: u64,
     pub index_n_heads: u64,
     pub index_head_dim: u64,
-    pub index_topk: u64,
     pub n_routed_experts: u64,
     pub n_shared_experts: u64,
     pub moe_intermediate_size: u64,
-    pub num_experts_per_tok: u64,
-    pub n_group: u64,
-    pub topk_group: u64,
-    pub routed_scaling_factor: f64,
-    pub rms_norm_eps: f64,
-    /// The base of the rotary embedding, in whichever spelling the config has it.
-    pub rope_theta: f64,
-    /// The token ids that end a text.
-    pub eos_token_id: Vec<u32>,
     /// `indexer_types` and `mlp_layer_types`, or what stands for them.
     pub layers: Vec<Layer>,
     /// `num_nextn_predict_layers`, 0 if the user asked for none or the checkpoint holds none.
     pub mtp_layers: u64,
     /// Those of `num_nextn_predict_layers` that the source may hold and that are left out.
     pub mtp_layers_dropped: u64,
+    /// What only the forward pass reads.
+    pub forward: Forward,
+}
+
+/// Numbers that decide no tensor: the same weights may be run with others. The config key of each is its name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "each field is the config key of its name")]
+pub struct Forward {
+    pub rms_norm_eps: f64,
+    /// The base of the rotary embedding, in whichever spelling the config has it.
+    pub rope_theta: f64,
+    pub index_topk: u64,
+    pub num_experts_per_tok: u64,
+    pub n_group: u64,
+    pub topk_group: u64,
+    pub routed_scaling_factor: f64,
+    /// The token ids that end a text.
+    pub eos_token_id: Vec<u32>,
 }
 
 impl Model {

@@ -6,6 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::Error;
 
+/// The field of [`ModelSpec::extra`] whose values decide no tensor.
+pub const FORWARD: &str = "forward";
+
 /// The few values of a model that the SDK itself reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,7 +42,8 @@ pub struct ModelSpec {
     pub provider_target: String,
     /// The provider's fields, in its own names and order of name.
     pub provider: Map<String, Value>,
-    /// What only the family reads; opaque to the SDK.
+    /// What only the family reads; opaque to the SDK, which asks one thing of it: whether two configs are of one model. There
+    /// all must agree but the field [`FORWARD`], if there is one: numbers that only a forward pass reads, such as epsilons.
     #[serde(default)]
     pub extra: Value,
     /// Config keys that mean nothing to the family; they are kept in the stored config and listed.
@@ -51,6 +55,16 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
+    /// [`ModelSpec::extra`] without what decides no tensor.
+    #[must_use]
+    pub fn own_sizes(&self) -> Value {
+        let mut own = self.extra.clone();
+        if let Some(fields) = own.as_object_mut() {
+            fields.shift_remove(FORWARD);
+        }
+        own
+    }
+
     /// What only the family reads, as its own type. Errors: [`Error::Document`] for a spec that another family made.
     pub fn own<T: DeserializeOwned>(&self) -> Result<T, Error> {
         T::deserialize(&self.extra).map_err(|error| Error::Document {

@@ -167,7 +167,7 @@ impl MegatronSource {
         // Sizes must agree; other values are the user's to choose, and are named in the notices.
         let (ours, theirs) = (serde_json::json!(stored.dims), serde_json::json!(spec.dims));
         let sizes = differing(&ours, &theirs);
-        let own = differing(&stored.extra, &spec.extra);
+        let own = differing(&stored.own_sizes(), &spec.own_sizes());
         let differences = said_once(sizes, own);
         if differences.is_empty() {
             let (ours, theirs) = (

@@ -86,7 +86,6 @@ impl Block<'_, '_> {
             q_lora_rank: rq,
             index_n_heads: hi,
             index_head_dim: di,
-            index_topk,
             ..
         } = *self.model;
         let module = |name: &str| format!("self_attn.indexer.{name}");
@@ -122,15 +121,18 @@ impl Block<'_, '_> {
                 head_scale: inverse_root(hi),
             },
         );
-        self.phase
-            .topk(&self.name("selection"), &scores, index_topk)
+        self.phase.topk(
+            &self.name("selection"),
+            &scores,
+            self.model.forward.index_topk,
+        )
     }
 
     /// Rotates the first `qk_rope_head_dim` elements of each head, which for attention are all that it is given. Pairs are
     /// neighbors everywhere: `rope_interleave` and `indexer_rope_interleave`.
     fn rope(&mut self, name: &str, x: &Value) -> Value {
         let rope = Rope {
-            theta: self.model.rope_theta,
+            theta: self.model.forward.rope_theta,
             dims: self.model.qk_rope_head_dim,
             first: 0,
             pairing: Pairing::Interleaved,

@@ -22,14 +22,13 @@ impl Block<'_, '_> {
     /// `down(silu(gate x) * up x)`, called `{name}_out`.
     fn gated(&mut self, name: &str, x: &Value, module: &str, width: u64) -> Value {
         let h = self.model.hidden_size;
-        let part = |part: &str| (format!("{name}_{part}"), format!("{module}.{part}_proj"));
-        let ((gate_name, gate), (up_name, up), (_, down)) =
-            (part("gate"), part("up"), part("down"));
-        let gate = self.linear(&gate_name, x, &gate, [width, h]);
-        let up = self.linear(&up_name, x, &up, [width, h]);
-        let inner = self.name(&format!("{name}_inner"));
+        let value = |value: &str| format!("{name}_{value}");
+        let matrix = |matrix: &str| format!("{module}.{matrix}_proj");
+        let gate = self.linear(&value("gate"), x, &matrix("gate"), [width, h]);
+        let up = self.linear(&value("up"), x, &matrix("up"), [width, h]);
+        let inner = self.name(&value("inner"));
         let inner = self.phase.swiglu(&inner, &gate, &up);
-        self.linear(&format!("{name}_out"), &inner, &down, [h, width])
+        self.linear(&value("out"), &inner, &matrix("down"), [h, width])
     }
 
     /// The experts that a token chooses, by their weights, and the shared one as it is.
@@ -47,14 +46,15 @@ impl Block<'_, '_> {
         let logits = self.phase.linear_f32(&self.name("router_logits"), x, &gate);
         // The bias is for the choice alone.
         let bias = self.unrounded("mlp.gate.e_score_correction_bias", &[e]);
+        let forward = &self.model.forward;
         let router = Router {
             scoring: Scoring::Sigmoid,
-            top_k: self.model.num_experts_per_tok,
-            groups: self.model.n_group,
-            top_groups: self.model.topk_group,
+            top_k: forward.num_experts_per_tok,
+            groups: forward.n_group,
+            top_groups: forward.topk_group,
             normalize: true,
             epsilon: ROUTER_EPS,
-            scale: self.model.routed_scaling_factor,
+            scale: forward.routed_scaling_factor,
         };
         let name = self.name("router");
         let (ids, weights) = self.phase.router(&name, &logits, Some(&bias), router);
