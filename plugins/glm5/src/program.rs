@@ -180,6 +180,3 @@ fn latent_eps(settings: &Map<String, Json>) -> Result<f64, Error> {
 fn inverse_root(n: u64) -> f64 {
     (1.0 / n as f64).sqrt()
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,15 +1,16 @@
+//! The forward pass: whether it is of all the tensors, and of the numbers that the family has.
+//!
 //! Expected values are those of the published models' description: counts of tensors and elements, widths, scales, which layer
 //! reads whose selection.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rialto_glm5::Glm5;
 use rialto_plugin::prelude::program::{Call, Element, Phase, Stored};
 use rialto_plugin::prelude::{
     ConfigMapping, Error, ForwardPass, MapOptions, ModelSpec, MtpPolicy, Program, ProgramOptions,
     RawConfig, Value as Json, WeightMapping, json,
 };
-
-use crate::Glm5;
 
 /// Published configs, then the tiny ones.
 const CONFIGS: [&str; 9] = [
@@ -36,17 +37,18 @@ fn spec(config: &str, mtp: MtpPolicy) -> ModelSpec {
         "{}/../../tests/fixtures/{config}/config.json",
         env!("CARGO_MANIFEST_DIR")
     );
-    let config = RawConfig::parse(&std::fs::read(file).unwrap()).unwrap();
+    let config = RawConfig::parse(&std::fs::read(file).expect("a config")).expect("an object");
     let options = MapOptions {
         mtp,
         ..MapOptions::default()
     };
-    Glm5.map_config(&config, &options).unwrap()
+    Glm5.map_config(&config, &options).expect("a model")
 }
 
 fn program_of(spec: &ModelSpec) -> Program {
     // What is made is sound, or it is not made.
-    Glm5.program(spec, &ProgramOptions::default()).unwrap()
+    Glm5.program(spec, &ProgramOptions::default())
+        .expect("a sound program")
 }
 
 fn program(config: &str) -> Program {
