@@ -1,9 +1,11 @@
 //! What the suites share.
 
 pub mod compiler;
+pub mod device;
 pub mod excerpt;
 pub mod published;
 pub mod random;
+pub mod shapes;
 pub mod shards;
 pub mod sparse;
 pub mod weights;
