@@ -9,7 +9,8 @@ use crate::ValueType;
 ///
 /// **Shapes**: `q` `[t, h, d]`; `keys` and `values` caches `[pool, page, groups * d]`; `row_seq`, `row_pos` I32 `[t]`;
 /// `page_table` I32 `[sequences, pages]`; out as `q`. Query head `i` reads group `i / (h / groups)`.
-/// **Numerics**: logits, softmax and sums in F32; probabilities are not rounded; one rounding at the end.
+/// **Numerics**: logits, softmax and sums in F32; probabilities are not rounded; one rounding at the end. A position that has no
+/// page is none; a token without any gets zeros.
 /// **Determinism**: sums go through positions in ascending order.
 /// **Backward**: all inputs, and the sum of exponentials.
 /// **Source**: Ainslie et al. 2023; `num_key_value_heads`.

@@ -10,8 +10,8 @@ use crate::{Element, ValueType};
 ///
 /// **Shapes**: `q` `[t, h, d]`; `weights` F32 `[t, h]`; `keys` a cache `[pool, page, d]`; `row_seq`, `row_pos` I32 `[t]`;
 /// `page_table` I32 `[sequences, pages]`; out F32 `[t, context]`, where `context = pages * page`.
-/// **Numerics**: products and sums in F32, heads in ascending order. Negative infinity stands beyond the token's own position
-/// and for padding. Weights may be negative, and so may scores; a key for which no head fires scores exactly 0.
+/// **Numerics**: products and sums in F32, heads in ascending order. Negative infinity stands beyond the token's own position, for
+/// padding, and where a position has no page. Weights may be negative, and so may scores; a key for which no head fires scores exactly 0.
 /// **Determinism**: each score depends on its token and key alone.
 /// **Backward**: `q`, `weights`, `keys`. It is not part of the model's own loss: the selection has no gradient.
 /// **Source**: DeepSeek-V3.2; `index_n_heads`, `index_head_dim`. Scale `d^-0.5`, head scale `h^-0.5`: both positive, so that

@@ -67,7 +67,7 @@ impl Contract for MlaAbsorb {
 /// `[pool, page, latent + rope]`; `row_seq`, `row_pos` I32 `[t]`; `page_table` I32 `[sequences, pages]`; out as `q`.
 /// **Numerics**: logits, softmax and sums in F32; probabilities are not rounded; one rounding at the end. Only positions from 0
 /// to the token's own count, of the indices given; -1 and later positions do not, wherever they stand. A position that is given
-/// twice counts twice. A token without any gets zeros.
+/// twice counts twice, and one that has no page is none. A token without any gets zeros.
 /// **Determinism**: sums go through the indices in the order given, so that the same indices give the same bits.
 /// **Backward**: all inputs, and the sum of exponentials.
 /// **Source**: DeepSeek-V3.2 sparse attention; `scale` is `(nope + rope)^-0.5`, the width of a head that is not absorbed.

@@ -25,7 +25,7 @@ pub enum Scoring {
 /// **Shapes**: `logits` F32 `[t, e]`; `bias` F32 `[e]`, may be left out; `ids` I32 `[t, k]`, ascending; `weights` F32 `[t, k]`,
 /// in the order of `ids`.
 /// **Numerics**: F32 throughout, sums in ascending order of expert. Of equal choices the lower expert wins, of equal groups the
-/// lower group. NaN is never chosen while there is a number.
+/// lower group. NaN is never chosen while there is a number, and a group with more of it among its two best comes after one with less.
 /// **Determinism**: one choice for given logits and bias.
 /// **Backward**: `logits`, `ids`.
 /// **Source**: DeepSeek-V3; `scoring_func`, `n_group`, `topk_group`, `num_experts_per_tok`, `norm_topk_prob`,

@@ -13,7 +13,7 @@ pub enum UnaryFunction {
     Silu,
     /// `1 / (1 + exp(-x))`.
     Sigmoid,
-    /// The larger of `x` and 0.
+    /// The larger of `x` and 0; NaN stays.
     Relu,
     /// Hyperbolic tangent.
     Tanh,

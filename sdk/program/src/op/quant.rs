@@ -37,7 +37,7 @@ fn block(block: [u64; 2]) -> Result<(), String> {
 /// **Shapes**: `x` `[n, k]`; `codes` F8_E4M3 `[n, k]`; `scales` F32 `[ceil(n/rows), ceil(k/columns)]`. Blocks at the edges may
 /// be cut.
 /// **Numerics**: `amax` over the finite elements of the block; the scale at least `2^-126`, so that it is no subnormal, and 1 for
-/// a block without any but zeros. With `power_of_two` the scale is rounded *up* to a power of two, so that nothing clips. The
+/// a block whose finite elements are zeros, or that has none. With `power_of_two` the scale is rounded *up* to a power of two, so that nothing clips. The
 /// quotient is F32, rounded to nearest even and saturated: 448 is the largest, also for infinity. NaN stays NaN.
 /// **Determinism**: exact.
 /// **Backward**: nothing.

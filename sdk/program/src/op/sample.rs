@@ -40,8 +40,9 @@ impl Contract for Argmax {
 ///
 /// **Shapes**: `logits` F32 `[r, v]`; `temperature`, `top_p`, `min_p`, `draw` F32 `[r]`; `top_k` I32 `[r]`; out I32 `[r]`. They
 /// lie on the device: each row has its own.
-/// **Numerics**: probabilities and sums in F32, sums in that order. A temperature of 0 is `argmax`. NaN is never chosen; a row of
-/// NaN alone gives -1.
+/// **Numerics**: probabilities and sums in F32, sums in that order. A temperature of 0 is `argmax`. At least one token is kept, also
+/// where `top_p` is 0. NaN is never chosen; a row of NaN alone gives -1, and of one of negative infinity alone all tokens are equally
+/// likely.
 /// **Determinism**: chance is in `draw` alone, a number from 0 to less than 1 that the runtime makes of seed, sequence and
 /// position: the same whatever the batch.
 /// **Backward**: nothing.
