@@ -209,3 +209,12 @@ pub const QUANT: [[u64; 4]; 8] = [
 
 /// Rows and vocabulary of logits.
 pub const LOGITS: [[u64; 2]; 5] = [[0, 5], [1, 1], [3, 7], [5, 1000], [2, 19_360]];
+
+/// `[t, n, k]` of the query latent's projection at full size, for one token and for many.
+pub const LINEAR_HOT: [[u64; 3]; 2] = [[1, 2048, 6144], [64, 2048, 6144]];
+
+/// Rows, scores of a row, and how many are selected, at full size.
+pub const TOPK_HOT: [u64; 3] = [1, 131_072, 2048];
+
+/// Heads, the part of a head without rotation, the rotated part, the value, the latent, at full size; and positions selected.
+pub const MLA_HOT: ([u64; 5], u64) = ([64, 192, 64, 256, 512], 2048);
