@@ -10,6 +10,9 @@ mod finding;
 mod help;
 mod kind;
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 
 use rialto_tensor::{Dtype, Location, Shape};
@@ -97,6 +100,14 @@ pub enum Error {
     TargetJoined {
         /// The target.
         location: Location,
+    },
+    /// A target that was published, after which something failed.
+    #[error("target is whole and in its place, but {source}{location}")]
+    Unsettled {
+        /// The target.
+        location: Location,
+        /// What failed: to make sure of it on the disk, or to remove what was built beside it.
+        source: Box<Error>,
     },
     /// The place for the directory under construction is taken by something that rialto did not make.
     #[error("the place to build in is taken by something else{location}")]
@@ -591,54 +602,4 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_slug_stands_for_two_kinds() {
-        let mut slugs: Vec<&str> = Error::KINDS.iter().map(|(slug, _)| *slug).collect();
-        slugs.sort_unstable();
-        let count = slugs.len();
-        slugs.dedup();
-        assert_eq!(slugs.len(), count);
-    }
-
-    #[test]
-    fn a_long_list_of_findings_is_cut_and_counted() {
-        let findings: Vec<IndexFinding> = (0..25)
-            .map(|number| IndexFinding {
-                tensor: format!("t{number:02}"),
-                claimed: Some("a".to_owned()),
-                found: Vec::new(),
-            })
-            .collect();
-        let error = Error::IndexMismatch {
-            location: Location::file("index.json"),
-            findings,
-        };
-        let message = error.to_string();
-        assert!(message.contains("25 tensor(s)"), "{message}");
-        assert!(
-            message.contains("t19") && !message.contains("t20"),
-            "{message}"
-        );
-        assert!(message.contains("and 5 more (index.json)"), "{message}");
-        assert!(!message.contains('\n'));
-    }
-
-    #[test]
-    fn an_unknown_dtype_keeps_its_code_and_lists_the_known_ones() {
-        let error = Error::Tensor {
-            location: Location::file("a").with_tensor("w"),
-            source: rialto_tensor::Error::UnknownDtype {
-                name: "F4".to_owned(),
-            },
-        };
-        assert_eq!((error.code(), error.slug()), (3, "tensor/unknown-dtype"));
-        assert!(error.help().expect("help").contains("BF16"));
-        assert_eq!(error.to_string(), "dtype \"F4\" is not known (a, tensor w)");
-    }
 }

@@ -129,7 +129,7 @@ pub trait Store: Debug + Send + Sync {
 
 /// A directory under construction, invisible under its final name until [`Target::commit`].
 ///
-/// Dropping it without a commit removes what was written and leaves an older target as it was; one that was continued stays
+/// Dropping it without trying to commit it removes what was written and leaves an older target as it was; one that was continued stays
 /// for the next attempt, and only [`Target::discard`] removes it.
 ///
 /// A target that may be continued outlives an attempt that is killed or [suspended](Target::suspend): its files under
@@ -235,7 +235,9 @@ pub trait Target: Debug + Send + Sync {
 
     /// Makes everything durable, then makes it appear under the final name in one step. The journals go.
     ///
-    /// Errors: [`Error::TargetJoined`] in a process that only joined, [`Error::TargetExists`], [`Error::Write`].
+    /// Errors: [`Error::Unsettled`] once it has appeared. Before, [`Error::TargetJoined`] in a process that only joined,
+    /// [`Error::TargetExists`], [`Error::Write`]: where there are journals, they and the files are then left for a later
+    /// attempt, as by [`Target::suspend`].
     fn commit(self: Box<Self>) -> Result<(), Error>;
 }
 

@@ -142,4 +142,33 @@ impl Error {
             Error::NoTier { .. } => "tensor/no-tier",
         }
     }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn help(&self) -> Option<String> {
+        let help = match self {
+            Error::UnknownDtype { .. } => {
+                let known: Vec<&str> = Dtype::ALL.iter().map(|d| d.safetensors_name()).collect();
+                return Some(format!(
+                    "known are {}; a newer version may know more",
+                    known.join(", ")
+                ));
+            }
+            Error::ShapeOverflow { .. } => "the file is damaged; fetch it again",
+            Error::ViewLength { .. } | Error::BandLength { .. } => {
+                "this is a fault of the program that asked; report it to its author"
+            }
+            Error::NoCast { .. } => "keep the dtype: `--dtype keep`",
+            Error::BlockRank { .. } => {
+                "report it to the checkpoint's author: blocks are of matrices"
+            }
+            Error::BlockSize { .. } => "report it to the plugin's author",
+            Error::BlockDtype { .. } => "use a newer version, or store the scales in F32",
+            Error::ScaleShape { .. } => {
+                "fetch the shard again; a checkpoint in other blocks needs another codec"
+            }
+            Error::NoTier { .. } => "take one of the names in the message, or unset the variable",
+        };
+        Some(help.to_owned())
+    }
 }

@@ -97,4 +97,5 @@ kinds! {
     RunConfig 1 "torch_dist/run-config";
     RunConfigSyntax 4 "torch_dist/run-config-syntax";
     TargetJoined 1 "store/target-joined";
+    Unsettled 5 "store/unsettled";
 }

@@ -8,8 +8,8 @@ use super::{Call, Fault, Faults, read_error, write_error};
 use crate::Error;
 use crate::store::{Journal, Sink, Target};
 
-/// A target whose calls, and those to its sinks and journals, fail as told. A commit or a suspension that fails leaves the
-/// target behind as it was, which is then dropped as after any failure.
+/// A target whose calls, and those to its sinks and journals, fail as told. A commit that fails suspends the target behind if it
+/// has journals; else, and after a suspension that fails, it is dropped as it was.
 #[derive(Debug)]
 pub struct FaultyTarget {
     target: Box<dyn Target>,
@@ -136,8 +136,15 @@ impl Target for FaultyTarget {
     }
 
     fn commit(self: Box<Self>) -> Result<(), Error> {
-        self.write(Call::Commit, || Location::file(self.name()))?;
-        self.target.commit()
+        match self.write(Call::Commit, || Location::file(self.name())) {
+            Ok(()) => self.target.commit(),
+            Err(error) => {
+                if !self.target.journals()?.is_empty() {
+                    self.target.suspend()?;
+                }
+                Err(error)
+            }
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::journal::JournalDirectory;
 use super::tree::Tree;
-use super::{PAUSE, RACES, has_no_locks, is_at, is_there, read_error, write_error};
+use super::{PAUSE, RACES, has_no_locks, is_at, is_there, read_error, sync_directory, write_error};
 use crate::Error;
 
 pub(super) const MARKER: &str = ".rialto-partial";
@@ -199,6 +199,31 @@ impl Partial {
                 return Err(busy(&self.path));
             }
             fs::remove_dir_all(&room).map_err(|source| write_error(&room, source))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the journals away before the tree moves: after an exchange they would speak of the older result.
+    pub(super) fn retire_journals(&self) -> io::Result<()> {
+        fs::rename(self.journals().0, self.path.join(SPENT))?;
+        match sync_directory(&self.path) {
+            Err(Error::Write { source, .. }) => Err(source),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes back the steps of a commit that did not come to its end, the last one first: whatever is kept of it, a journal is
+    /// never there without the tree that it speaks of.
+    pub(super) fn undo_commit(&self) -> io::Result<()> {
+        let inside = |name| self.path.join(name);
+        for (from, to) in [
+            (inside(OLD), self.place.clone()),
+            (inside(DONE), self.tree().0),
+            (inside(SPENT), self.journals().0),
+        ] {
+            if is_there(&from) && !is_there(&to) {
+                fs::rename(from, to)?;
+            }
         }
         Ok(())
     }

@@ -21,6 +21,9 @@
 //! Where the file system has no exchange there are two renames: `NAME` to `NAME.partial/old`, then `done` to `NAME`. A run
 //! killed between the two leaves `NAME` absent; the next run for the same target first moves `old` back.
 //!
+//! A commit that the system refuses, or that finds `NAME` taken by somebody else, undoes its steps: tree and journals are then
+//! where they were, for a later attempt to publish without making anything again.
+//!
 //! # Several attempts, several processes
 //!
 //! [`LocalTarget::create`] begins anew. [`LocalTarget::resume`] keeps the tree and the journals of an attempt that was
@@ -40,7 +43,7 @@ use rialto_tensor::Location;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::direct::Access;
-use super::partial::{DONE, OLD, Partial, SPENT};
+use super::partial::{DONE, OLD, Partial};
 use super::place::{MadeParents, Occupant, occupant, resolve};
 use super::sink::LocalSink;
 use super::{is_unsupported, sync_directory, write_error};
@@ -204,27 +207,64 @@ impl LocalTarget {
         Ok(())
     }
 
-    /// Puts `tree`, which has been synced, under the final name, with `exchange` to swap it with an older result.
+    /// [`Target::commit`], with `exchange` to swap the result with an older one.
+    fn commit_with(
+        mut self,
+        exchange: impl Fn(&Path, &Path) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        if self.role == Role::Joined {
+            return Err(Error::TargetJoined {
+                location: Location::file(&self.name),
+            });
+        }
+        // What a journal speaks of is there for the next attempt until it is published.
+        let is_continuable = self.partial.journals().names();
+        self.is_left |= is_continuable.is_ok_and(|names| !names.is_empty());
+        self.partial.tree().sync()?;
+        self.publish(exchange)?;
+        // The older result is there from now on, which nothing may remove before the new one is durable.
+        self.is_left = true;
+        // Here rather than only on drop, so that an old result that cannot be deleted is told.
+        let settled = self.sync_published().and_then(|()| self.remove());
+        settled.map_err(|source| Error::Unsettled {
+            location: Location::file(&self.name),
+            source: Box::new(source),
+        })
+    }
+
+    /// Puts `tree`, which has been synced, under the final name. If it fails, everything is where it was.
     fn publish(&self, exchange: impl Fn(&Path, &Path) -> io::Result<()>) -> Result<(), Error> {
-        let refuse = |source| write_error(Path::new(&self.name), source);
         let occupant = occupant(&self.place, &self.name, self.overwrite)?;
-        // Retired before the tree moves, and for good: after an exchange they would speak of the older result.
-        let inside = |name| self.partial.path.join(name);
-        fs::rename(self.partial.journals().0, inside(SPENT)).map_err(refuse)?;
-        sync_directory(&self.partial.path)?;
-        let done = inside(DONE);
-        fs::rename(self.partial.tree().0, &done).map_err(refuse)?;
+        let moved = self.move_tree(&occupant, exchange);
+        moved.map_err(|source| match self.partial.undo_commit() {
+            Ok(()) => write_error(Path::new(&self.name), source),
+            Err(undoing) => write_error(&self.partial.path, undoing),
+        })
+    }
+
+    /// The renames of a commit.
+    fn move_tree(
+        &self,
+        occupant: &Occupant,
+        exchange: impl Fn(&Path, &Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let done = self.partial.path.join(DONE);
+        self.partial.retire_journals()?;
+        fs::rename(self.partial.tree().0, &done)?;
         match occupant {
-            Occupant::Nothing => fs::rename(&done, &self.place).map_err(refuse)?,
+            Occupant::Nothing => fs::rename(&done, &self.place),
             Occupant::Directory => match exchange(&done, &self.place) {
                 Err(error) if is_unsupported(&error) => {
-                    fs::rename(&self.place, inside(OLD)).map_err(refuse)?;
-                    // If this fails, clearing moves the old result back.
-                    fs::rename(&done, &self.place).map_err(refuse)?;
+                    fs::rename(&self.place, self.partial.path.join(OLD))?;
+                    fs::rename(&done, &self.place)
                 }
-                exchanged => exchanged.map_err(refuse)?,
+                exchanged => exchanged,
             },
         }
+    }
+
+    /// Makes what was published survive a power loss.
+    fn sync_published(&self) -> Result<(), Error> {
         sync_directory(&self.partial.path)?;
         for parent in self.place.parent().into_iter().chain(self.parents.above()) {
             sync_directory(parent)?;
@@ -341,22 +381,10 @@ impl Target for LocalTarget {
         Ok(())
     }
 
-    fn commit(mut self: Box<Self>) -> Result<(), Error> {
-        if self.role == Role::Joined {
-            return Err(Error::TargetJoined {
-                location: Location::file(&self.name),
-            });
-        }
-        if let Err(error) = self.partial.tree().sync() {
-            // All of it is there yet: the next attempt goes on with it.
-            self.is_left = true;
-            return Err(error);
-        }
-        self.publish(|from, to| {
+    fn commit(self: Box<Self>) -> Result<(), Error> {
+        self.commit_with(|from, to| {
             renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE).map_err(io::Error::from)
-        })?;
-        // Here rather than only on drop, so that an old result that cannot be deleted is told.
-        self.remove()
+        })
     }
 }
 

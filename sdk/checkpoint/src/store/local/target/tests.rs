@@ -3,7 +3,7 @@ mod continued;
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::store::local::partial::MARKER;
+use crate::store::local::partial::{MARKER, SPENT};
 
 /// Everything below, as sorted relative paths, files with their contents.
 fn tree_of(root: &Path) -> Vec<String> {
@@ -87,9 +87,80 @@ fn a_target_filled_by_somebody_else_meanwhile_is_refused_at_the_commit() {
     let target = LocalTarget::create(&out, Overwrite::Refuse).unwrap();
     fs::create_dir(&out).unwrap();
     fs::write(out.join("theirs"), "x").unwrap();
+    write(&target, "a", "mine");
+    target.journal("j").unwrap();
     let error = Box::new(target).commit().unwrap_err();
     assert!(matches!(error, Error::TargetExists { .. }), "{error}");
-    assert_eq!(tree_of(scratch.path()), ["out/", "out/theirs=x"]);
+    assert_eq!(tree_of(&out), ["theirs=x"]);
+    // What was made is kept for who says that theirs may go.
+    assert!(matches!(
+        LocalTarget::resume(&out, Overwrite::Refuse),
+        Err(Error::TargetExists { .. })
+    ));
+    let target = LocalTarget::resume(&out, Overwrite::Replace).unwrap();
+    Box::new(target).commit().unwrap();
+    assert_eq!(tree_of(scratch.path()), ["out/", "out/a=mine"]);
+}
+
+#[test]
+fn a_commit_that_fails_at_any_rename_keeps_tree_and_journals_for_the_next_attempt() {
+    type Exchange<'a> = &'a dyn Fn(&Path, &Path) -> io::Result<()>;
+    let refused: Exchange<'_> = &|_, _| Err(io::ErrorKind::PermissionDenied.into());
+    // The older result is gone when it is to be moved aside.
+    let vanished: Exchange<'_> = &|_, old| {
+        fs::remove_dir_all(old)?;
+        Err(io::ErrorKind::Unsupported.into())
+    };
+    // It is moved aside, and the new one cannot follow.
+    let stuck: Exchange<'_> = &|new, _| {
+        fs::rename(new, new.with_file_name("tree"))?;
+        Err(io::ErrorKind::Unsupported.into())
+    };
+    for (exchange, begins, old) in [
+        (
+            refused,
+            LocalTarget::create as fn(PathBuf, Overwrite) -> _,
+            true,
+        ),
+        (refused, LocalTarget::resume, true),
+        (vanished, LocalTarget::resume, false),
+        (stuck, LocalTarget::resume, true),
+    ] {
+        let scratch = tempfile::tempdir().unwrap();
+        let out = scratch.path().join("out");
+        build(&out, Overwrite::Refuse, "old").unwrap();
+        let target: LocalTarget = begins(out.clone(), Overwrite::Replace).unwrap();
+        write(&target, "a", "new");
+        target.journal("j").unwrap().append(b"a is good").unwrap();
+        let error = target.commit_with(exchange).unwrap_err();
+        assert!(matches!(error, Error::Write { .. }), "{error}");
+        let seen = fs::read_to_string(out.join("a")).ok();
+        assert_eq!(seen.as_deref(), old.then_some("old"));
+        let target = LocalTarget::resume(&out, Overwrite::Replace).unwrap();
+        assert_eq!(target.read_journal("j").unwrap(), b"a is good");
+        assert_eq!(target.length("a").unwrap(), Some(3));
+        Box::new(target).commit().unwrap();
+        assert_eq!(tree_of(scratch.path()), ["out/", "out/a=new"]);
+    }
+}
+
+#[test]
+fn what_fails_once_the_target_is_published_says_that_it_is_whole() {
+    let scratch = tempfile::tempdir().unwrap();
+    let out = scratch.path().join("out");
+    build(&out, Overwrite::Refuse, "old").unwrap();
+    let target = LocalTarget::create(&out, Overwrite::Replace).unwrap();
+    write(&target, "a", "new");
+    let partial = target.partial.path.clone();
+    let error = target.commit_with(|new, old| {
+        fs::remove_dir_all(old)?;
+        fs::rename(new, old)?;
+        // Nothing of it can be found, to be synced or removed.
+        fs::rename(&partial, scratch.path().join("aside"))
+    });
+    let error = error.unwrap_err();
+    assert_eq!((error.code(), error.slug()), (5, "store/unsettled"));
+    assert_eq!(tree_of(&out), ["a=new"]);
 }
 
 #[test]
