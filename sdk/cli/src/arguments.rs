@@ -332,7 +332,7 @@ pub(crate) struct ExportFlags {
     #[arg(long, value_name = "DTYPE", default_value = "keep")]
     dtype: Dtype,
     /// Largest shard, such as 5GiB or 500MB
-    #[arg(long, value_name = "SIZE", default_value = "5GiB")]
+    #[arg(long, value_name = "SIZE", default_value = "5GiB", value_parser = run::size)]
     max_shard_size: ByteSize,
     /// Do not compare the checkpoint's bytes with the checksums recorded beside them
     #[arg(long)]

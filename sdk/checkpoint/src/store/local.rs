@@ -44,7 +44,9 @@ impl LocalStore {
     pub fn open(path: impl AsRef<Path>) -> Result<LocalStore, Error> {
         let root = path.as_ref().to_path_buf();
         let name = root.display().to_string();
-        let metadata = fs::metadata(&root).map_err(|source| read_error(&name, source))?;
+        let metadata = fs::metadata(&root).map_err(|source| {
+            not_a_directory(&root, &source).unwrap_or_else(|| read_error(&name, source))
+        })?;
         if !metadata.is_dir() {
             return Err(Error::NotDirectory {
                 location: Location::file(name),
@@ -216,6 +218,18 @@ fn is_unsupported(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput
     )
+}
+
+/// That something above a path is no directory, if that is what the system says of the path.
+fn not_a_directory(path: &Path, error: &io::Error) -> Option<Error> {
+    if error.kind() != io::ErrorKind::NotADirectory {
+        return None;
+    }
+    let mut above = path.ancestors().skip(1);
+    let in_the_way = above.find(|above| is_there(above)).unwrap_or(path);
+    Some(Error::NotDirectory {
+        location: Location::file(in_the_way.display().to_string()),
+    })
 }
 
 fn read_error(name: &str, source: io::Error) -> Error {

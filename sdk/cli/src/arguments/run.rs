@@ -18,7 +18,7 @@ pub(crate) struct RunFlags {
     #[arg(long)]
     pub(crate) resume: bool,
     /// Memory for data at a time, at least 64MiB; plan, index and the program itself come on top
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     memory_budget: ByteSize,
     /// Units of about 8 MiB that are worked on at once, as far as memory allows [default: twice the cores, at least 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -88,6 +88,22 @@ impl RunFlags {
     }
 }
 
+/// Reads a number of bytes.
+pub(crate) fn size(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>() {
+        // What does not fit is as much as does.
+        Ok(size) if size.as_u64() == u64::MAX => {
+            Err("more bytes than a 64-bit number counts, expected a size such as 256MiB".to_owned())
+        }
+        Ok(size) => Ok(size),
+        Err(_) => Err(
+            "expected a number, and a unit unless it counts bytes: KiB MiB GiB TiB PiB EiB, or KB MB GB TB PB EB; such as \
+             256MiB or 1.5GB"
+                .to_owned(),
+        ),
+    }
+}
+
 /// Which part of a model a conversion writes.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "A part of the model only")]
@@ -120,6 +136,49 @@ impl FilterFlags {
             experts: self.experts.clone(),
             include: self.include.clone(),
             exclude: self.exclude.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_a_number_of_bytes_that_fits() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("500", 500),
+            ("256MiB", 256 << 20),
+            ("5 gib", 5 << 30),
+            ("1.5GB", 1_500_000_000),
+            ("7EiB", 7 << 60),
+        ] {
+            assert_eq!(size(text).map(|size| size.as_u64()), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_told_the_forms_and_what_is_too_large_that_it_is() {
+        for text in ["abc", "", "MiB", "-1", "1 XiB", "1e3", "1.2.3GB"] {
+            let error = size(text).unwrap_err();
+            assert!(
+                error.contains("MiB") && error.contains("GB"),
+                "{text}: {error}"
+            );
+            assert!(!error.contains("ByteSize"), "{error}");
+        }
+        for text in [
+            "16EiB",
+            "99999999999EiB",
+            "99999999999999999999999",
+            "1e99GB",
+        ] {
+            let error = size(text).unwrap_err();
+            assert!(
+                error.contains("64-bit") || text.contains('e'),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rialto_tensor::Location;
 
+use super::not_a_directory;
 use super::partial::partial_path;
 use crate::Error;
 
@@ -38,6 +39,9 @@ pub fn refuse_overlap(source: &Path, target: &Path) -> Result<(), Error> {
 /// The path without links, as far as it exists; the rest is appended as it stands.
 fn resolve(path: &Path) -> Result<PathBuf, Error> {
     let refuse = |source: io::Error| {
+        if let Some(error) = not_a_directory(path, &source) {
+            return error;
+        }
         let location = Location::file(path.display().to_string());
         match source.kind() {
             io::ErrorKind::NotFound => Error::NotFound { location },

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rialto_tensor::Location;
 
 use super::target::Overwrite;
-use super::{RACES, is_there, write_error};
+use super::{RACES, is_there, not_a_directory, write_error};
 use crate::Error;
 
 /// Directories above the target that were not there before, innermost first. Removed on drop if they are empty.
@@ -36,7 +36,7 @@ impl Drop for MadeParents {
 
 /// The final path without links, and the directories that had to be created above it.
 pub(super) fn resolve(path: &Path, name: &str) -> Result<(PathBuf, MadeParents), Error> {
-    let refuse = |source| write_error(path, source);
+    let refuse = |source| refuse(path, source);
     for _ in 0..RACES {
         match fs::canonicalize(path) {
             Ok(place) if place.file_name().is_none() => return Err(unsafe_name(name)),
@@ -54,7 +54,7 @@ pub(super) fn resolve(path: &Path, name: &str) -> Result<(PathBuf, MadeParents),
 
 /// [`resolve`] where nothing has the name.
 fn resolve_new(path: &Path, name: &str) -> Result<(PathBuf, MadeParents), Error> {
-    let refuse = |source| write_error(path, source);
+    let refuse = |source| refuse(path, source);
     let absolute = std::path::absolute(path).map_err(|_| unsafe_name(name))?;
     let (Some(parent), Some(last)) = (absolute.parent(), absolute.file_name()) else {
         return Err(unsafe_name(name));
@@ -64,6 +64,10 @@ fn resolve_new(path: &Path, name: &str) -> Result<(PathBuf, MadeParents), Error>
     fs::create_dir_all(parent).map_err(refuse)?;
     let place = fs::canonicalize(parent).map_err(refuse)?.join(last);
     Ok((place, parents))
+}
+
+fn refuse(path: &Path, source: io::Error) -> Error {
+    not_a_directory(path, &source).unwrap_or_else(|| write_error(path, source))
 }
 
 fn unsafe_name(name: &str) -> Error {

@@ -164,6 +164,29 @@ fn what_fails_once_the_target_is_published_says_that_it_is_whole() {
 }
 
 #[test]
+fn a_file_above_a_path_is_named_as_what_is_no_directory() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (file, source) = (scratch.path().join("file"), scratch.path().join("source"));
+    fs::write(&file, "x").unwrap();
+    fs::create_dir(&source).unwrap();
+    for below in ["x", "x/y"] {
+        let path = file.join(below);
+        for error in [
+            LocalTarget::create(&path, Overwrite::Refuse).unwrap_err(),
+            LocalTarget::resume(&path, Overwrite::Replace).unwrap_err(),
+            super::super::LocalStore::open(&path).unwrap_err(),
+            super::super::refuse_overlap(&source, &path).unwrap_err(),
+            super::super::refuse_overlap(&path, &source).unwrap_err(),
+        ] {
+            assert_eq!(error.slug(), "store/not-a-directory", "{error}");
+            let named = format!("({})", file.display());
+            assert!(error.to_string().ends_with(&named), "{error}");
+        }
+    }
+    assert_eq!(tree_of(scratch.path()), ["file=x", "source/"]);
+}
+
+#[test]
 fn replacing_is_as_a_whole_and_only_for_directories() {
     let scratch = tempfile::tempdir().unwrap();
     let out = scratch.path().join("out");
