@@ -208,7 +208,25 @@ impl Error {
     #[must_use]
     pub fn help(&self) -> Option<String> {
         match self {
-            Error::NotTotal { advice, .. } | Error::Mesh { advice, .. } => advice.clone(),
+            Error::ConfigSyntax { .. } => Some("fetch the file again, or mend it".to_owned()),
+            Error::ConfigValue { .. } => {
+                Some("correct the value in config.json, or fetch the file again".to_owned())
+            }
+            Error::NotTotal { advice, .. } => advice.clone(),
+            Error::Mesh { advice, .. } => {
+                let advice = advice.clone();
+                advice.or_else(|| Some("choose sizes that the message lists".to_owned()))
+            }
+            Error::Unsupported { .. } | Error::Pipeline { .. } => {
+                Some("choose one of those that the message lists".to_owned())
+            }
+            Error::Settings { .. } => {
+                Some("leave the setting out, or choose what the message lists".to_owned())
+            }
+            Error::Template { .. } => Some("report it to the plugin's author".to_owned()),
+            Error::Document { .. } => Some("build plugin and host from one version".to_owned()),
+            Error::UnknownCodec { .. } => Some("use a plugin that has it".to_owned()),
+            Error::Codec { .. } => Some("fetch the checkpoint again".to_owned()),
             Error::Chunks { .. } => Some("choose smaller sizes, or `--chunks whole`".to_owned()),
             // Whoever reads a document is the older side: of a request the plugin, of a reply the host.
             Error::Requirement { document, .. } if document.ends_with("request") => {
@@ -224,7 +242,6 @@ impl Error {
             Error::Panic { .. } => {
                 Some("this is a fault of the plugin; report it to its author".to_owned())
             }
-            _ => None,
         }
     }
 

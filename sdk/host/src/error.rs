@@ -313,10 +313,22 @@ impl Error {
         }
     }
 
-    /// What to do about it, if there is one thing to do.
+    /// What to do about it; nothing only where a plugin's error has no advice.
     #[must_use]
     pub fn help(&self) -> Option<String> {
         let text = match self {
+            Error::NotFound { .. } => "correct the path",
+            Error::Io { .. } => "check permissions and the disk",
+            Error::NotElf { .. } => {
+                "name the library file itself; one that was copied or built incompletely has to be made again"
+            }
+            Error::Open { .. } => {
+                "the loader's reason is in the message: a library that it needs may be missing here"
+            }
+            Error::Symbol { .. } => {
+                "it may be a library of another kind; a plugin exports itself with export_plugin!, or as rialto.h says"
+            }
+            Error::Table { .. } => "report it to the plugin's author",
             Error::Truncated { .. } => "copy or build the file again",
             Error::Relative { .. } => "write the whole path",
             Error::NotRegular { .. } => "name the library file itself",
@@ -343,7 +355,6 @@ impl Error {
             | Error::Describe { reason, .. }
             | Error::Config { reason }
             | Error::Claim { reason, .. } => return reason.help(),
-            _ => return None,
         };
         Some(text.to_owned())
     }
