@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use rialto_bridge::{Bridge, Mesh};
 use rialto_checkpoint::records::{MANIFEST_FILE, REPORT_FILE};
+use rialto_checkpoint::store::faulty::Call;
 use rialto_checkpoint::store::memory::MemoryPartial;
 use rialto_checkpoint::store::{
-    Fault, Faults, FaultyStore, FaultyTarget, FileEntry, Journal, MemoryStore, MemoryTarget, Sink,
-    Source, Stamp, Store, Target,
+    Fault, Faults, FaultyStore, FaultyTarget, FileEntry, Journal, LocalStore, LocalTarget,
+    MemoryStore, MemoryTarget, Overwrite, Sink, Source, Stamp, Store, Target, read_whole,
 };
 use rialto_engine::{
     Error, ExportOptions, ExportPlan, HashChoice, ImportPlan, Manifest, MegatronSource, Options,
@@ -377,6 +378,121 @@ fn fc_46_every_call_of_a_small_import_may_fail() {
         tp: 1,
     };
     every_fault(job, &in_memory("glm5-tiny"), 1);
+}
+
+/// Every file of a directory but the report.
+fn bytes_on_disk(directory: &std::path::Path) -> BTreeMap<String, Vec<u8>> {
+    let store = LocalStore::open(directory).unwrap();
+    let files = store.files().unwrap().into_iter();
+    let files = files.filter(|file| file.name != REPORT_FILE);
+    files
+        .map(|file| {
+            (
+                file.name.clone(),
+                read_whole(&store, &file.name, 64 << 20).unwrap(),
+            )
+        })
+        .collect()
+}
+
+/// Puts a directory of somebody else's in the place of the target when all is converted.
+struct TakenBySomebody(std::path::PathBuf);
+
+impl Progress for TakenBySomebody {
+    fn end(&self) {
+        std::fs::create_dir(&self.0).unwrap();
+        std::fs::write(self.0.join("theirs"), "x").unwrap();
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_put_in_its_place_is_kept_and_put_there_by_the_next_attempt() {
+    jobs(&rialto_glm5::Glm5, |job, source| {
+        let expected = job.plainly(source, &eager());
+        let scratch = tempfile::tempdir().unwrap();
+        let out = scratch.path().join("x/out");
+        let refused = Faults::at_nth(Call::Commit, 0, Fault::Error(ErrorKind::PermissionDenied));
+        let taken = TakenBySomebody(out.clone());
+        for (slug, advice, faults, progress) in [
+            (
+                "store/write",
+                "check permissions",
+                refused,
+                &Silent as &dyn Progress,
+            ),
+            ("store/target-exists", "--force", Faults::none(), &taken),
+        ] {
+            let target = Box::new(LocalTarget::create(&out, Overwrite::Refuse).unwrap());
+            let target = Box::new(FaultyTarget::new(target, faults));
+            let source = Arc::new(source.clone());
+            let outcome = job.run(source.clone(), target, &eager(), progress);
+            let error = outcome.unwrap_err();
+            assert_eq!(error.slug(), slug, "{error}");
+            let help = error.help().unwrap();
+            let partial = scratch.path().join("x/out.partial");
+            for part in [
+                advice,
+                "--resume",
+                &format!("complete in {}", partial.display()),
+            ] {
+                assert!(help.contains(part), "{part}: {help}");
+            }
+            assert!(partial.is_dir());
+            let target = Box::new(LocalTarget::resume(&out, Overwrite::Replace).unwrap());
+            let options = RunOptions {
+                is_resumed: true,
+                ..eager()
+            };
+            let report = job.run(source, target, &options, &Silent).unwrap();
+            assert_eq!(report.bytes_found_done, report.bytes, "{slug}");
+            same(&bytes_on_disk(&out), &expected, slug);
+            std::fs::remove_dir_all(&out).unwrap();
+            // Nothing else is left of it.
+            std::fs::remove_dir(scratch.path().join("x")).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_source_found_corrupt_on_the_way_says_what_is_kept_and_a_mended_one_is_gone_on_with() {
+    let job = Job {
+        family: &rialto_glm5::Glm5,
+        is_export: true,
+        files: None,
+        tp: 1,
+    };
+    let good = crate::world::import(
+        job.family,
+        Arc::new(in_memory("glm52-tiny")),
+        &Options::default(),
+    );
+    let good = good.unwrap();
+    let data = good.bytes("iter_0000000/__0_0.distcp").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let out = scratch.path().join("x/out");
+    let bad = good.clone();
+    let mut flipped = data.clone();
+    flipped[data.len() / 2] ^= 1;
+    bad.insert("iter_0000000/__0_0.distcp", flipped).unwrap();
+    let target = Box::new(LocalTarget::create(&out, Overwrite::Refuse).unwrap());
+    let error = job
+        .run(Arc::new(bad.clone()), target, &eager(), &Silent)
+        .unwrap_err();
+    assert_eq!(error.code(), 4, "{error}");
+    let help = error.help().unwrap();
+    let partial = scratch.path().join("x/out.partial");
+    let kept = format!("kept in {}", partial.display());
+    assert!(help.contains(&kept) && help.contains("--resume"), "{help}");
+    assert!(partial.is_dir() && !out.exists());
+    bad.insert("iter_0000000/__0_0.distcp", data).unwrap();
+    let target = Box::new(LocalTarget::resume(&out, Overwrite::Refuse).unwrap());
+    let report = job.run(Arc::new(bad), target, &eager(), &Silent).unwrap();
+    assert!(report.bytes_found_done > 0);
+    same(
+        &bytes_on_disk(&out),
+        &job.plainly(&good, &eager()),
+        "mended",
+    );
 }
 
 #[test]

@@ -39,9 +39,23 @@ pub struct Audit {
 }
 
 impl Manifest {
+    /// Reads the manifest that a run left in its result.
+    ///
+    /// Errors: [`Error::NoManifest`] if it wrote none; as [`Manifest::read`].
+    pub fn of(store: &dyn Store) -> Result<Manifest, Error> {
+        match Manifest::read(store, MANIFEST_FILE) {
+            Err(Error::Checkpoint(rialto_checkpoint::Error::NotFound { .. })) => {
+                Err(Error::NoManifest {
+                    place: store.name().to_owned(),
+                })
+            }
+            manifest => manifest,
+        }
+    }
+
     /// Reads the manifest of a result, or a copy of it under another name.
     ///
-    /// Errors: [`rialto_checkpoint::Error::NotFound`] if the run wrote none, [`Error::Manifest`] if it is no manifest.
+    /// Errors: [`rialto_checkpoint::Error::NotFound`] if it is not there, [`Error::Manifest`] if it is no manifest.
     pub fn read(store: &dyn Store, name: &str) -> Result<Manifest, Error> {
         let bytes = read_whole(store, name, MANIFEST_LIMIT)?;
         let malformed = |reason: String| Error::Manifest {

@@ -117,6 +117,37 @@ pub enum Error {
     /// The caller asked to stop.
     #[error("stopped on request")]
     Cancelled,
+    /// Filters of which some match nothing that is converted.
+    #[error("filters that match nothing: {}", unmatched.join("; "))]
+    Filter {
+        /// Each of them, with what there is.
+        unmatched: Vec<String>,
+    },
+    /// A directory that holds no checkpoint of either format.
+    #[error(
+        "{place} holds no checkpoint: neither the config.json of a Hugging Face one, nor the tracker or .metadata of a Megatron \
+         one"
+    )]
+    NoCheckpoint {
+        /// The directory.
+        place: String,
+    },
+    /// A checkpoint of the other format than is needed.
+    #[error("{place} is a {found} checkpoint, expected a {expected} one")]
+    OtherFormat {
+        /// The directory.
+        place: String,
+        /// Its format.
+        found: &'static str,
+        /// The format that is needed.
+        expected: &'static str,
+    },
+    /// A result without a manifest.
+    #[error("{place} has no {}", rialto_checkpoint::records::MANIFEST_FILE)]
+    NoManifest {
+        /// The directory.
+        place: String,
+    },
     /// Filters that leave nothing.
     #[error("the filters leave none of {tensors} tensors")]
     NothingLeft {
@@ -199,6 +230,14 @@ pub enum Error {
         /// Why it ended.
         source: Box<Error>,
     },
+    /// A run that has made all, and could not put it in its place; it is kept.
+    #[error("{source}")]
+    NotCommitted {
+        /// The target.
+        place: String,
+        /// What was in the way.
+        source: Box<Error>,
+    },
 }
 
 impl Error {
@@ -225,6 +264,10 @@ impl Error {
         ("engine/budget", 6),
         ("engine/world", 1),
         ("engine/others-stopped", 5),
+        ("engine/filter", 1),
+        ("engine/no-checkpoint", 2),
+        ("engine/other-format", 1),
+        ("engine/no-manifest", 2),
     ];
 
     /// What is wrong with a journal.
@@ -241,7 +284,7 @@ impl Error {
             Error::Checkpoint(error) => error.code(),
             Error::Bridge(error) => error.code(),
             Error::Tensor(error) => error.code(),
-            Error::Suspended { source, .. } => source.code(),
+            Error::Suspended { source, .. } | Error::NotCommitted { source, .. } => source.code(),
             _ => code_of(Error::KINDS, self.slug()),
         }
     }
@@ -274,63 +317,91 @@ impl Error {
             Error::Budget { .. } => "engine/budget",
             Error::World { .. } => "engine/world",
             Error::OthersStopped { .. } => "engine/others-stopped",
-            Error::Suspended { source, .. } => source.slug(),
+            Error::Filter { .. } => "engine/filter",
+            Error::NoCheckpoint { .. } => "engine/no-checkpoint",
+            Error::OtherFormat { .. } => "engine/other-format",
+            Error::NoManifest { .. } => "engine/no-manifest",
+            Error::Suspended { source, .. } | Error::NotCommitted { source, .. } => source.slug(),
         }
     }
 
-    /// What to do about it, if there is one thing to do.
+    /// What to do about it.
+    ///
+    /// Every kind is named here, so that a new one is not without.
     #[must_use]
     pub fn help(&self) -> Option<String> {
-        match self {
-            Error::Checkpoint(error) => error.help(),
-            Error::Bridge(error) => error.help(),
+        let help = match self {
+            Error::Checkpoint(error) => return error.help(),
+            Error::Bridge(error) => return error.help(),
+            Error::Tensor(error) => return error.help(),
+            Error::NotClaimed { .. } => "use the plugin of the model's family",
             Error::NoWeights { .. } => {
-                Some("`rialto plan` works on a config alone; import needs the weights".to_owned())
+                "`rialto plan` works on a config alone; import needs the weights"
             }
-            Error::Copy { copy, .. } => Some(format!(
-                "a config that says the two are untied imports both; `--allow-unmapped {copy}` leaves this one out"
-            )),
-            Error::NoConfig { .. } => Some(
-                "give a Hugging Face directory of the same model with `--reference DIR`".to_owned(),
-            ),
-            Error::TwoFormats { .. } => Some(
-                "give the plugin of the family, and a config if neither side has one (`--reference DIR`)".to_owned(),
-            ),
+            Error::NoWeight { .. } => "ask for a tensor or a param of the weight map",
+            Error::Copy { copy, .. } => {
+                return Some(format!(
+                    "a config that says the two are untied imports both; `--allow-unmapped {copy}` leaves this one out"
+                ));
+            }
+            Error::NoConfig { .. } => {
+                "give a Hugging Face directory of the same model with `--reference DIR`"
+            }
+            Error::TwoFormats { .. } => {
+                "give the plugin of the family, and a config if neither side has one (`--reference DIR`)"
+            }
             Error::ReferenceDiffers { .. } => {
-                Some("give the directory this checkpoint was imported from".to_owned())
+                "give the directory this checkpoint was imported from"
             }
-            Error::Vocabulary { .. } => Some(
-                "give the directory of the model that was trained with `--reference DIR`".to_owned(),
-            ),
-            Error::CutParam { .. } => Some(
+            Error::Vocabulary { .. } => {
+                "give the directory of the model that was trained with `--reference DIR`"
+            }
+            Error::Layout { .. } | Error::Stageless { .. } => "report it to the plugin's author",
+            Error::TooLarge => "look for the wrong size in config.json",
+            Error::Cancelled => "run again: nothing had been done that could be kept",
+            Error::Filter { .. } => "correct them, or leave them out",
+            Error::NoCheckpoint { .. } => {
+                "give a Hugging Face directory, the directory of a Megatron run, or that of one iteration"
+            }
+            Error::OtherFormat { expected, .. } if *expected == HUGGING_FACE => {
+                "`rialto export` converts a Megatron checkpoint"
+            }
+            Error::OtherFormat { .. } => "`rialto import` converts a Hugging Face checkpoint",
+            Error::NoManifest { .. } => {
+                "rialto did not write it, or was told `--hash none`: compare it with its source, `rialto verify OURS SOURCE`"
+            }
+            Error::NothingLeft { .. } => {
+                "look at `--layers`, `--experts`, `--include` and `--exclude`"
+            }
+            Error::CutParam { .. } => {
                 "let through or leave out all tensors of a param; layers that are stacked come apart with `--layer-axis per-layer`"
-                    .to_owned(),
-            ),
+            }
+            Error::Manifest { .. } => {
+                "give the rialto-manifest.json of the result, or a copy of it as it was written"
+            }
             Error::Journal { .. } => {
-                Some("remove the directory under construction, or choose another target".to_owned())
+                "remove the directory under construction, or choose another target"
             }
-            Error::OtherPlan { .. } => Some(
-                "give the options it was begun with, or run without `--resume` to begin anew".to_owned(),
-            ),
+            Error::OtherPlan { .. } => {
+                "give the options it was begun with, or run without `--resume` to begin anew"
+            }
             Error::SourceChanged { .. } => {
-                Some("run again without `--resume`: everything is then written anew".to_owned())
+                "run again without `--resume`: everything is then written anew"
             }
-            Error::Budget { needed, .. } => Some(format!(
-                "give at least `--memory-budget {}MiB`",
-                needed.div_ceil(1 << 20)
-            )),
-            Error::OthersStopped { .. } => Some(
-                "see what those processes said, and start all of them again: what is done is kept".to_owned(),
-            ),
-            Error::Suspended { place, source } => {
-                let kept = format!("what is done is kept in {place}.partial: run again with `--resume`");
-                Some(match source.help() {
-                    Some(help) => format!("{help}; {kept}"),
-                    None => kept,
-                })
+            Error::Budget { needed, .. } => {
+                return Some(format!(
+                    "give at least `--memory-budget {}MiB`",
+                    needed.div_ceil(1 << 20)
+                ));
             }
-            _ => None,
-        }
+            Error::World { .. } => "ranks count from 0",
+            Error::OthersStopped { .. } => {
+                "see what those processes said, and start all of them again"
+            }
+            Error::Suspended { place, source } => return Some(kept(place, source)),
+            Error::NotCommitted { place, source } => return Some(complete(place, source)),
+        };
+        Some(help.to_owned())
     }
 
     /// The findings behind an error that collects them.
@@ -341,8 +412,214 @@ impl Error {
             Error::ReferenceDiffers { differences, .. } => differences.clone(),
             Error::SourceChanged { changes, .. } => changes.clone(),
             Error::CutParam { params } => params.clone(),
-            Error::Suspended { source, .. } => source.findings(),
+            Error::Filter { unmatched } => unmatched.clone(),
+            Error::Suspended { source, .. } | Error::NotCommitted { source, .. } => {
+                source.findings()
+            }
             _ => Vec::new(),
         }
+    }
+}
+
+/// What the formats are called, for [`Error::OtherFormat`].
+pub(crate) const HUGGING_FACE: &str = "Hugging Face";
+/// The other one.
+pub(crate) const MEGATRON: &str = "Megatron";
+
+/// Where a target is built.
+fn partial(place: &str) -> String {
+    format!("{}.partial", place.trim_end_matches('/'))
+}
+
+/// What to do after a run that ended before its time, of which something is kept.
+fn kept(place: &str, source: &Error) -> String {
+    let partial = partial(place);
+    let kept = match source {
+        Error::SourceChanged { .. } | Error::OtherPlan { .. } => {
+            format!("until then what was done lies in {partial}")
+        }
+        _ if matches!(source.code(), 5 | 6 | 9) => {
+            format!("what is done is kept in {partial}: run again with `--resume`")
+        }
+        // Something has to be mended first, and other files are another plan's.
+        _ => format!(
+            "what is done is kept in {partial}: a run with `--resume` goes on with it if the files of the source have the \
+             lengths and times of now (`cp -p`), one without begins anew; if there will be none, remove it"
+        ),
+    };
+    match source.help() {
+        Some(help) if !matches!(source, Error::Cancelled) => format!("{help}; {kept}"),
+        _ => kept,
+    }
+}
+
+/// What to do after a run that has made all and could not put it in its place.
+fn complete(place: &str, source: &Error) -> String {
+    let help = match source {
+        Error::Checkpoint(rialto_checkpoint::Error::TargetExists { .. }) => {
+            "move away what is there, or replace it as a whole with `--force`".to_owned()
+        }
+        _ => source.help().unwrap_or_default(),
+    };
+    format!(
+        "{help}; the result is complete in {}: run again with `--resume`, which puts it in its place without converting again",
+        partial(place)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rialto_tensor::Location;
+
+    use super::*;
+
+    /// One error of every kind of this crate.
+    fn one_of_each() -> Vec<Error> {
+        let text = || "x".to_owned();
+        vec![
+            Error::NotClaimed { reason: text() },
+            Error::NoWeights { place: text() },
+            Error::NoWeight {
+                name: text(),
+                place: text(),
+            },
+            Error::NoConfig {
+                place: text(),
+                searched: vec![text()],
+            },
+            Error::ReferenceDiffers {
+                reference: text(),
+                place: text(),
+                differences: vec![text()],
+            },
+            Error::TwoFormats {
+                ours: text(),
+                theirs: text(),
+            },
+            Error::Vocabulary {
+                place: text(),
+                param: text(),
+                rows: 2,
+                named: 1,
+                config: 1,
+            },
+            Error::Copy {
+                file: text(),
+                copy: text(),
+                tensor: text(),
+                index: vec![0],
+            },
+            Error::Layout {
+                stages: 1,
+                pp: 2,
+                layers: 3,
+            },
+            Error::Stageless { param: text() },
+            Error::TooLarge,
+            Error::Cancelled,
+            Error::Filter {
+                unmatched: vec![text()],
+            },
+            Error::NoCheckpoint { place: text() },
+            Error::OtherFormat {
+                place: text(),
+                found: MEGATRON,
+                expected: HUGGING_FACE,
+            },
+            Error::NoManifest { place: text() },
+            Error::NothingLeft { tensors: 1 },
+            Error::CutParam {
+                params: vec![text()],
+            },
+            Error::Manifest {
+                file: text(),
+                reason: text(),
+            },
+            Error::Journal { what: text() },
+            Error::OtherPlan { place: text() },
+            Error::SourceChanged {
+                place: text(),
+                changes: vec![text()],
+            },
+            Error::Budget {
+                budget: 1,
+                needed: 2,
+            },
+            Error::World { rank: 1, size: 1 },
+            Error::OthersStopped {
+                place: text(),
+                ranks: vec![text()],
+                missing: 1,
+                waited: std::time::Duration::ZERO,
+            },
+        ]
+    }
+
+    #[test]
+    fn every_kind_says_what_to_do_on_one_line() {
+        let all = one_of_each();
+        let slugs: BTreeSet<&str> = all.iter().map(Error::slug).collect();
+        let kinds: BTreeSet<&str> = Error::KINDS.iter().map(|(slug, _)| *slug).collect();
+        assert_eq!(slugs, kinds);
+        for error in all {
+            let help = error.help().unwrap_or_default();
+            assert!(!help.is_empty(), "{} has no help", error.slug());
+            assert!(!help.contains('\n') && !help.ends_with('.'), "{help}");
+        }
+    }
+
+    fn suspended(source: Error) -> String {
+        let source = Box::new(source);
+        let place = "out/".to_owned();
+        Error::Suspended { place, source }
+            .help()
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn whatever_ends_a_run_says_where_what_is_done_lies_and_how_to_go_on() {
+        let resumes = "kept in out.partial: run again with `--resume`";
+        assert_eq!(
+            suspended(Error::Cancelled),
+            format!("what is done is {resumes}")
+        );
+        let of_system = rialto_checkpoint::Error::Read {
+            location: Location::file("f"),
+            source: std::io::ErrorKind::Other.into(),
+        };
+        assert!(suspended(of_system.into()).ends_with(resumes));
+        let mut stopped = one_of_each();
+        let stopped = suspended(stopped.pop().expect("the last one"));
+        assert_eq!(
+            stopped.matches("what is done is kept").count(),
+            1,
+            "{stopped}"
+        );
+        // Whoever mends the source may have another one.
+        let corrupt = rialto_checkpoint::Error::Checksum {
+            location: Location::file("f"),
+            expected: 1,
+            found: 2,
+        };
+        let corrupt = suspended(corrupt.into());
+        for part in [
+            "copy it again",
+            "kept in out.partial",
+            "--resume",
+            "cp -p",
+            "remove it",
+        ] {
+            assert!(corrupt.contains(part), "{part}: {corrupt}");
+        }
+        let changed = suspended(Error::SourceChanged {
+            place: "out".to_owned(),
+            changes: vec![],
+        });
+        assert!(
+            changed.contains("out.partial") && !changed.contains("with `--resume`"),
+            "{changed}"
+        );
     }
 }

@@ -27,7 +27,7 @@ use crate::reading::{Format, Reading};
 use crate::run::{self, DEFAULT_MEMORY_BUDGET_BYTES, RunOptions, RunReport};
 use crate::side_files::{self, SOURCE_DIRECTORY};
 use crate::summary::{self, Direction, Side, Skipped, Summary};
-use crate::{Error, ExportOptions, Progress, order, unmapped};
+use crate::{Error, ExportOptions, Progress, error, order, source_config, unmapped};
 pub(crate) use exporting::Exporting;
 
 /// A Megatron checkpoint and the Hugging Face directory its config comes from: opened, not yet understood by a family.
@@ -63,7 +63,16 @@ impl MegatronSource {
         store: Arc<dyn Store>,
         reference: Option<Arc<dyn Store>>,
     ) -> Result<MegatronSource, Error> {
-        let run = RunDirectory::resolve(store)?;
+        let run = match RunDirectory::resolve(Arc::clone(&store)) {
+            Err(rialto_checkpoint::Error::NoTracker { .. }) if is_hugging_face(store.as_ref())? => {
+                return Err(Error::OtherFormat {
+                    place: store.name().to_owned(),
+                    found: error::HUGGING_FACE,
+                    expected: error::MEGATRON,
+                });
+            }
+            run => run?,
+        };
         let mut stamps = side_files::stamps(run.store.as_ref(), "")?;
         let checkpoint = TorchDistCheckpoint::open(Arc::clone(&run.store))?;
         let beside = Beside::open(run.store.as_ref())?;
@@ -74,7 +83,7 @@ impl MegatronSource {
         }
         let (config, stored) = match (reference, stored) {
             (Some(reference), stored) => {
-                let config = RawConfig::parse(&hf::read_config(reference.as_ref())?)?;
+                let config = source_config(reference.as_ref())?;
                 let side_files = hf::side_files(reference.as_ref())?;
                 (
                     ConfigSource {
@@ -128,7 +137,7 @@ impl MegatronSource {
         if !files.any(|file| file.name == hf::CONFIG_FILE) {
             return Ok(None);
         }
-        Ok(Some(RawConfig::parse(&hf::read_config(kept.as_ref())?)?))
+        Ok(Some(source_config(kept.as_ref())?))
     }
 
     /// Whether config and side files come from somewhere else.
@@ -490,6 +499,27 @@ pub fn is_hugging_face(store: &dyn Store) -> Result<bool, Error> {
     let holds = |names: &[&str]| files.iter().any(|file| names.contains(&file.name.as_str()));
     Ok(!holds(&[TRACKER_FILE, METADATA_FILE])
         && holds(&[hf::CONFIG_FILE, INDEX_FILE, hf::SINGLE_FILE]))
+}
+
+/// Whether a directory looks like that of a Megatron run, or of an iteration.
+pub(crate) fn is_megatron(store: &dyn Store) -> Result<bool, Error> {
+    let is_sign =
+        |name: &str| [TRACKER_FILE, METADATA_FILE].contains(&name) || name.ends_with(".distcp");
+    let files = store.files()?;
+    Ok(files.iter().any(|file| is_sign(&file.name)))
+}
+
+/// Chooses the iteration of a directory that is no Hugging Face one.
+///
+/// Errors: [`Error::NoCheckpoint`] if it is no Megatron one either; those of [`RunDirectory::resolve`].
+pub fn run_directory(store: Arc<dyn Store>) -> Result<RunDirectory, Error> {
+    let place = store.name().to_owned();
+    match RunDirectory::resolve(store) {
+        Err(rialto_checkpoint::Error::NoTracker { found, .. }) if found.is_empty() => {
+            Err(Error::NoCheckpoint { place })
+        }
+        run => Ok(run?),
+    }
 }
 
 #[cfg(test)]

@@ -18,21 +18,48 @@ use rialto_tensor::Dtype;
 use rialto_tensor::held::Held;
 
 use crate::data_files::place;
+use crate::export::is_megatron;
 use crate::reading::{Format, forms_of};
 use crate::run::{self, DEFAULT_MEMORY_BUDGET_BYTES, RunOptions, RunReport};
 use crate::side_files::stamps;
 use crate::stages::{self, Suggestions};
 use crate::summary::{self, Direction, Encoded, Side, Skipped, Summary};
 use crate::total::add;
-use crate::{Error, Filter, Options, Progress, beside, padding, unmapped};
+use crate::{Error, Filter, Options, Progress, beside, error, padding, unmapped};
 pub(crate) use importing::Importing;
 
 /// The iteration that an import writes: nothing has been trained yet.
 const ITERATION: u64 = 0;
 
 /// The config of a Hugging Face directory, for finding the family that takes it.
+///
+/// Errors: [`Error::OtherFormat`] for a Megatron checkpoint; those of reading and of [`RawConfig::parse`].
 pub fn source_config(store: &dyn Store) -> Result<RawConfig, Error> {
-    Ok(RawConfig::parse(&hf::read_config(store)?)?)
+    match hf::read_config(store) {
+        Ok(bytes) => parse_config(&bytes, store),
+        Err(rialto_checkpoint::Error::NotFound { .. }) if is_megatron(store)? => {
+            Err(Error::OtherFormat {
+                place: store.name().to_owned(),
+                found: error::MEGATRON,
+                expected: error::HUGGING_FACE,
+            })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The config of a directory, from the bytes of its file. An error names the file, as there may be several.
+///
+/// Errors: those of [`RawConfig::parse`].
+pub fn parse_config(bytes: &[u8], store: &dyn Store) -> Result<RawConfig, Error> {
+    use rialto_bridge::Error::ConfigSyntax;
+    let named = |error| match error {
+        ConfigSyntax { reason } => ConfigSyntax {
+            reason: format!("{reason} ({}/{})", store.name(), hf::CONFIG_FILE),
+        },
+        other => other,
+    };
+    Ok(RawConfig::parse(bytes).map_err(named)?)
 }
 
 /// All that an import will do, before it does anything: every violation has been found, every offset is known.

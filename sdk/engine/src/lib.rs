@@ -70,9 +70,9 @@ pub mod weights;
 
 pub use audit::{Audit, audit};
 pub use error::Error;
-pub use export::{ExportPlan, MegatronSource, is_hugging_face};
+pub use export::{ExportPlan, MegatronSource, is_hugging_face, run_directory};
 pub use filter::{Filter, Ranges};
-pub use import::{ImportPlan, source_config};
+pub use import::{ImportPlan, parse_config, source_config};
 pub use options::{ChunkChoice, DtypeChoice, ExportOptions, Options};
 pub use probe::{Rates, probe};
 pub use progress::{Progress, Silent};

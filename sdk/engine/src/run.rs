@@ -125,7 +125,8 @@ impl RunOptions {
 /// Runs a conversion into a target. `summary` is what the report says of the plan.
 ///
 /// Errors: what is wrong with the source or the target; [`Error::Cancelled`]. If units are durable by then and another attempt
-/// could use them, the target keeps them and the error is [`Error::Suspended`]; else the target is as it was before.
+/// could use them, the target keeps them and the error is [`Error::Suspended`], or [`Error::NotCommitted`] if all of them are;
+/// else the target is as it was before.
 pub(crate) fn run(
     conversion: &dyn Conversion,
     summary: &Summary,
@@ -164,9 +165,15 @@ pub(crate) fn run(
     let error = match outcome {
         Ok(report) if is_first => {
             let place = target.name().to_owned();
-            target
-                .commit()
-                .map_err(|error| suspended(place, error.into()))?;
+            let is_kept = (target.journals()).is_ok_and(|journals| !journals.is_empty());
+            target.commit().map_err(|error| match error {
+                rialto_checkpoint::Error::Unsettled { .. } => error.into(),
+                error if is_kept => Error::NotCommitted {
+                    place,
+                    source: Box::new(error.into()),
+                },
+                error => error.into(),
+            })?;
             tracing::info!(target: "rialto::engine", bytes = report.bytes, "committed");
             return Ok(report);
         }
@@ -182,22 +189,14 @@ pub(crate) fn run(
     if is_worth_it || options.world.size > 1 {
         let place = target.name().to_owned();
         target.suspend()?;
-        return Err(suspended(place, error));
+        return Err(Error::Suspended {
+            place,
+            source: Box::new(error),
+        });
     }
     // What went wrong first is what is told.
     let _ = target.discard();
     Err(error)
-}
-
-/// An error after which what is done is kept. Of data that are corrupt or a source that has changed it is of no use to say so.
-fn suspended(place: String, error: Error) -> Error {
-    match error.code() {
-        5 | 6 | 9 => Error::Suspended {
-            place,
-            source: Box::new(error),
-        },
-        _ => error,
-    }
 }
 
 /// Refuses to resume at a target where only other plans were begun: what was to be gone on with is one of them.

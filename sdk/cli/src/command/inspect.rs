@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rialto_bridge::RawConfig;
 use rialto_checkpoint::hf::HfCheckpoint;
 use rialto_checkpoint::store::Store;
-use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
-use rialto_engine::{is_hugging_face, source_config};
+use rialto_checkpoint::torch_dist::TorchDistCheckpoint;
+use rialto_engine::{is_hugging_face, parse_config, run_directory, source_config};
 use rialto_tensor::{Dtype, Shape};
 use serde::Serialize;
 
@@ -74,7 +74,7 @@ fn hugging_face(store: Arc<dyn Store>) -> Result<Contents, Failure> {
         });
     }
     let checkpoint = HfCheckpoint::open(store)?;
-    let config = RawConfig::parse(checkpoint.config()).map_err(rialto_engine::Error::from)?;
+    let config = parse_config(checkpoint.config(), checkpoint.store().as_ref())?;
     let tensors = checkpoint.tensors().iter();
     let tensors = tensors.map(|tensor| {
         describe(
@@ -111,7 +111,7 @@ fn hugging_face(store: Arc<dyn Store>) -> Result<Contents, Failure> {
 }
 
 fn megatron(store: Arc<dyn Store>) -> Result<Contents, Failure> {
-    let run = RunDirectory::resolve(store)?;
+    let run = run_directory(store)?;
     let checkpoint = TorchDistCheckpoint::open(Arc::clone(&run.store))?;
     let metadata = checkpoint.metadata();
     let tensors = metadata.tensors.iter().map(|(name, entry)| {

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use rialto_bridge::Mesh;
 use rialto_checkpoint::store::{Store, Target, refuse_overlap};
-use rialto_checkpoint::torch_dist::RunDirectory;
 use rialto_engine::{
     ExportOptions, ExportPlan, ImportPlan, MegatronSource, Options, Summary, is_hugging_face,
-    probe, source_config,
+    probe, run_directory, source_config,
 };
 
 use crate::arguments::{Common, Plan};
@@ -47,7 +46,7 @@ pub(crate) fn run(plan: &Plan, common: &Common, output: &Output) -> Result<(), F
         });
     }
     // Whether it is one comes first: of a path that is mistyped nothing else can be said.
-    RunDirectory::resolve(Arc::clone(&store))?;
+    run_directory(Arc::clone(&store))?;
     let mut of_import = plan.options.only_of_import();
     let also = [("--ranks", plan.ranks), ("--suggest", plan.suggest)];
     of_import.extend(

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use rialto_bridge::layout::counted;
 use rialto_bridge::{Bridge, RawConfig};
-use rialto_checkpoint::records::MANIFEST_FILE;
 use rialto_engine::verify::{Report as Found, TensorDifference};
 use rialto_engine::{
     Audit, Contents, Manifest, VerifyOptions, VerifySource, audit, source_config, verify,
@@ -39,8 +38,10 @@ pub(crate) fn run(asked: &Verify, common: &Common, output: &Output) -> Result<()
         verifies_checksums: !asked.ignore_checksums,
     };
     let configs = [(&ours, &theirs), (&theirs, &ours)].map(|(side, other)| {
-        let own = side.config().or(reference.as_ref());
-        own.or(other.config())
+        let given = (reference.as_ref()).zip(asked.reference.as_deref().and_then(Path::to_str));
+        let own = side.config().map(|config| (config, side.name()));
+        let others = other.config().map(|config| (config, other.name()));
+        own.or(given).or(others)
     });
     let families = configs.map(|config| family(config, common, output));
     let found = match families {
@@ -94,7 +95,7 @@ fn against_manifest(
 ) -> Result<(), Failure> {
     let store = places::open(ours)?;
     let manifest = match file {
-        None => Manifest::read(store.as_ref(), MANIFEST_FILE)?,
+        None => Manifest::of(store.as_ref())?,
         Some(path) => {
             let directory = path
                 .parent()
@@ -155,13 +156,22 @@ fn read_config(path: &Path) -> Result<RawConfig, Failure> {
 /// The family of a side and the config it goes by, if there is one.
 type Described<'a> = Option<(Arc<dyn Bridge>, &'a RawConfig)>;
 
-/// The family of a side, if it has a config.
+/// The family of a side, if it has a config, which comes with the place it is from: there are several, and a fault is in one.
 fn family<'a>(
-    config: Option<&'a RawConfig>,
+    config: Option<(&'a RawConfig, &str)>,
     common: &Common,
     output: &Output,
 ) -> Result<Described<'a>, Failure> {
-    let claimed = config.map(|config| Ok((families::claim(common, config, output)?, config)));
+    let claimed = config.map(|(config, place)| {
+        let claimed = families::claim(common, config, output);
+        let claimed = claimed.map_err(|mut failure| {
+            if failure.slug.starts_with("config/") {
+                failure.message.push_str(&format!(" ({place})"));
+            }
+            failure
+        });
+        Ok((claimed?, config))
+    });
     claimed.transpose()
 }
 

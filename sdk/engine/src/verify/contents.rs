@@ -10,7 +10,7 @@ use rialto_bridge::{
 };
 use rialto_checkpoint::hf::HfCheckpoint;
 use rialto_checkpoint::store::Store;
-use rialto_checkpoint::torch_dist::{RunDirectory, TorchDistCheckpoint};
+use rialto_checkpoint::torch_dist::TorchDistCheckpoint;
 use rialto_tensor::{Dtype, Region};
 
 use crate::array::Array;
@@ -21,7 +21,7 @@ use crate::encoded;
 use crate::padding;
 use crate::params::{self, Params, touches};
 use crate::reading::{Format, Reading};
-use crate::{Error, MegatronSource, Progress, import, is_hugging_face};
+use crate::{Error, MegatronSource, Progress, import, is_hugging_face, run_directory};
 
 /// A checkpoint of either format: opened, not yet understood by a family.
 #[derive(Debug)]
@@ -43,12 +43,15 @@ impl VerifySource {
         if is_hugging_face(store.as_ref())? {
             let checkpoint = HfCheckpoint::open(store)?;
             return Ok(VerifySource {
-                config: Some(RawConfig::parse(checkpoint.config())?),
+                config: Some(import::parse_config(
+                    checkpoint.config(),
+                    checkpoint.store().as_ref(),
+                )?),
                 notes: checkpoint.notes().to_vec(),
                 stored: Stored::HuggingFace(checkpoint),
             });
         }
-        let run = RunDirectory::resolve(store)?;
+        let run = run_directory(store)?;
         let checkpoint = TorchDistCheckpoint::open(Arc::clone(&run.store))?;
         let config = MegatronSource::kept_config(&run.store)?;
         let mut notes = vec![run.note];
