@@ -254,7 +254,12 @@ fn a_plan_refuses_the_options_of_the_other_direction() {
     for options in [&[][..], &["--suggest"], &["--ranks"], &["--tp", "2"]] {
         let arguments = ["plan", "--json", text(nothing.path())];
         let run = rialto(arguments.iter().chain(options));
-        run.error(3, "torch_dist/no-tracker");
+        let error = run.error(3, "engine/no-checkpoint");
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.contains("config.json") && message.contains(".metadata"),
+            "{message}"
+        );
     }
 }
 
@@ -290,4 +295,152 @@ fn a_message_as_long_as_a_file_is_cut_for_people_and_whole_for_machines() {
     assert!(error.stderr.chars().count() < 5_000, "{error:?}");
     let message = error.document()["error"]["message"].clone();
     assert!(message.as_str().unwrap().contains(&name));
+}
+
+#[test]
+fn a_directory_of_neither_format_is_told_what_either_would_have() {
+    let (scratch, nothing) = (scratch(), fixture("glm52-tiny"));
+    let (empty, source) = (text(scratch.path()), text(&nothing));
+    for arguments in [
+        vec!["inspect", empty],
+        vec!["plan", empty],
+        vec!["verify", empty, source],
+        vec!["verify", source, empty],
+    ] {
+        let run = rialto(arguments.iter().chain(&["--json"]));
+        let error = run.error(3, "engine/no-checkpoint");
+        let message = error["message"].as_str().unwrap();
+        for part in [empty, "config.json", ".metadata"] {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_that_goes_the_other_way_is_told_the_command() {
+    let scratch = scratch();
+    let (hf, megatron) = (
+        fixture("glm52-tiny"),
+        fixture("megatron/glm52-tiny-mtp-tp1/ckpt"),
+    );
+    let target = scratch.path().join("out");
+    for (command, source, advice) in [
+        ("import", &megatron, "rialto export"),
+        ("export", &hf, "rialto import"),
+    ] {
+        let run = rialto([command, text(source), text(&target), "--json"]);
+        let error = run.error(2, "engine/other-format");
+        assert!(error["help"].as_str().unwrap().contains(advice), "{error}");
+        assert_eq!(contents(scratch.path()), []);
+    }
+}
+
+#[test]
+fn a_result_without_a_manifest_says_why_it_may_have_none() {
+    let source = fixture("glm52-tiny");
+    let error = rialto(["verify", text(&source), "--manifest", "--json"]);
+    let error = error.error(3, "engine/no-manifest");
+    let help = error["help"].as_str().unwrap();
+    assert!(help.contains("--hash none"), "{help}");
+    let error = rialto([
+        "verify",
+        text(&source),
+        "--manifest",
+        text(&source),
+        "--json",
+    ]);
+    let error = error.error(3, "store/not-regular");
+    assert!(
+        error["help"].as_str().unwrap().contains("directory"),
+        "{error}"
+    );
+}
+
+#[test]
+fn of_two_configs_the_bad_one_is_named() {
+    let scratch = scratch();
+    let good = fixture("glm52-tiny");
+    let whole = std::fs::read_to_string(good.join("config.json")).unwrap();
+    let bad = scratch.path().join("bad");
+    std::fs::create_dir(&bad).unwrap();
+    for (name, bytes) in contents(&good) {
+        std::fs::write(bad.join(name), bytes).unwrap();
+    }
+    let half = whole.replace("\"num_hidden_layers\": 8", "\"num_hidden_layers\": \"8\"");
+    for (config, slug) in [
+        (&whole[..whole.len() / 2], "config/syntax"),
+        (half.as_str(), "config/value"),
+    ] {
+        std::fs::write(bad.join("config.json"), config).unwrap();
+        for sides in [[&good, &bad], [&bad, &good]] {
+            let run = rialto(["verify", text(sides[0]), text(sides[1]), "--json"]);
+            let error = run.error(3, slug);
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains(text(&bad)), "{message}");
+            assert!(error["help"].is_string(), "{error}");
+        }
+    }
+    std::fs::write(bad.join("config.json"), "{").unwrap();
+    for command in ["inspect", "plan"] {
+        let error = rialto([command, text(&bad), "--json"]).error(3, "config/syntax");
+        assert!(
+            error["message"].as_str().unwrap().contains(text(&bad)),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_file_above_the_target_is_no_directory() {
+    let scratch = scratch();
+    let file = scratch.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    let source = fixture("glm52-tiny");
+    for below in ["x", "x/y"] {
+        let target = file.join(below);
+        let run = rialto(["import", text(&source), text(&target), "--json"]);
+        let error = run.error(2, "store/not-a-directory");
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.ends_with(&format!("({})", text(&file))),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_size_that_is_none_is_told_the_forms_that_are() {
+    let source = fixture("glm52-tiny");
+    for size in ["abc", "64XiB", "99999999999EiB"] {
+        let run = rialto([
+            "import",
+            text(&source),
+            "/nowhere",
+            "--memory-budget",
+            size,
+            "--json",
+        ]);
+        let error = run.error(2, "cli/usage");
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.contains("256MiB") && !message.contains("ByteSize"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_filter_that_matches_nothing_is_wrong_usage() {
+    let scratch = scratch();
+    let (source, target) = (fixture("glm52-tiny"), scratch.path().join("run"));
+    for filter in [["--layers", "99"], ["--exclude", "model.layer.3.*"]] {
+        let arguments = ["import", text(&source), text(&target), "--json"];
+        let run = rialto(arguments.iter().chain(&filter));
+        let error = run.error(2, "engine/filter");
+        assert!(
+            error["message"].as_str().unwrap().contains(filter[1]),
+            "{error}"
+        );
+        assert_eq!(contents(scratch.path()), []);
+    }
 }

@@ -210,10 +210,70 @@ fn what_can_only_be_written_whole_is_not_cut() {
         .unwrap_err();
         assert!(error.to_string().contains("linear_fc1"), "{error}");
         let error = refused(
-            filter(Some("77"), None, &["*.layers.*"], &[]),
+            filter(Some("0"), None, &["*.layers.*"], &["*.layers.*"]),
             LayerAxis::Stacked,
         )
         .unwrap_err();
         assert_eq!(error.slug(), "engine/nothing-left");
+    });
+}
+
+#[test]
+fn what_matches_nothing_is_refused_in_both_directions_beside_what_there_is() {
+    both_ways(|family| {
+        let (run, _) = import(family, "glm52-tiny", &Options::default()).unwrap();
+        for (filter, mtp, expected) in [
+            (
+                filter(Some("99"), None, &[], &[]),
+                MtpPolicy::Keep,
+                "--layers 99, expected some of 0-8",
+            ),
+            (
+                filter(Some("8"), None, &[], &[]),
+                MtpPolicy::Drop,
+                "--layers 8, expected some of 0-7",
+            ),
+            (
+                filter(None, Some("0-99"), &[], &[]),
+                MtpPolicy::Keep,
+                "--experts 0-99, expected some of 0-7",
+            ),
+            (
+                filter(None, None, &["model.*", "typo.weight"], &[]),
+                MtpPolicy::Keep,
+                "--include typo.weight, expected a name such as ",
+            ),
+            (
+                filter(None, None, &[], &["model.layer.3.input_layernorm*"]),
+                MtpPolicy::Keep,
+                "--exclude model.layer.3.input_layernorm*, expected a name such as model.layers.0-8.input_layernorm.weight",
+            ),
+        ] {
+            let of_import = Options {
+                filter: filter.clone(),
+                mtp,
+                ..Options::default()
+            };
+            let of_export = ExportOptions {
+                filter,
+                mtp,
+                ..ExportOptions::default()
+            };
+            for error in [
+                import(family, "glm52-tiny", &of_import)
+                    .map(drop)
+                    .unwrap_err(),
+                export(family, &run, &of_export).map(drop).unwrap_err(),
+            ] {
+                assert_eq!(
+                    (error.code(), error.slug()),
+                    (1, "engine/filter"),
+                    "{error}"
+                );
+                let findings = error.findings();
+                assert_eq!(findings.len(), 1, "{error}");
+                assert!(findings[0].starts_with(expected), "{error}");
+            }
+        }
     });
 }

@@ -1,6 +1,8 @@
 //! A part of a model: which tensors a conversion writes, and what it says of the rest.
 
-use std::collections::{BTreeMap, HashSet};
+mod unmatched;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -28,6 +30,18 @@ pub struct Filter {
 pub struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
+    /// Exactly these numbers.
+    fn of(numbers: &BTreeSet<u64>) -> Ranges {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for &number in numbers {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == number => *last = number,
+                _ => ranges.push((number, number)),
+            }
+        }
+        Ranges(ranges)
+    }
+
     /// Whether a number is one of them.
     #[must_use]
     pub fn contains(&self, number: u64) -> bool {
@@ -100,8 +114,13 @@ impl Filter {
 
     /// For each tensor of a mapping whether it is converted, and what is left out, by option.
     ///
-    /// Errors: [`Error::NothingLeft`] if nothing is converted.
+    /// Errors: [`Error::Filter`] for what matches none of them, [`Error::NothingLeft`] if nothing is converted.
     pub(crate) fn tensors(&self, mapping: &Mapping) -> Result<(Vec<bool>, Vec<Skipped>), Error> {
+        let names = mapping.tensors().iter();
+        let unmatched = unmatched::of(self, names.map(|tensor| tensor.name.as_str()));
+        if !unmatched.is_empty() {
+            return Err(Error::Filter { unmatched });
+        }
         let mut skipped = Vec::new();
         let mut kept = Vec::with_capacity(mapping.tensors().len());
         for tensor in mapping.tensors() {
