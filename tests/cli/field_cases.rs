@@ -209,7 +209,9 @@ fn options(text: &str) -> BTreeSet<String> {
 #[test]
 fn fc_53_advice_names_only_options_that_can_be_typed() {
     let mut known = options(&rialto(["--help"]).stdout);
-    for command in ["import", "export", "plan", "verify", "inspect", "plugin"] {
+    for command in [
+        "import", "export", "plan", "verify", "inspect", "run", "compare", "plugin", "backend",
+    ] {
         let help = rialto([command, "--help"]);
         assert_eq!(help.code, 0);
         known.extend(options(&help.stdout));
