@@ -173,7 +173,7 @@ fn what_cannot_be_run_is_refused_in_one_line_with_what_to_do() {
             source,
             &["--tokens", "1", "--top-p", "0"],
             2,
-            "runtime/step",
+            "runtime/sampling",
         ),
         (
             source,

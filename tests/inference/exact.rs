@@ -247,7 +247,7 @@ fn a_text_does_not_depend_on_the_other_texts_nor_on_the_size_of_a_step() {
             &mut session(&model, "forward"),
             prompts,
             &options,
-            &mut |_, _| true,
+            &mut |_| true,
         )
         .unwrap()
     };

@@ -15,4 +15,5 @@ mod forms;
 mod goldens;
 mod planted;
 mod records;
+mod refused;
 mod world;

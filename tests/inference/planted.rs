@@ -54,24 +54,17 @@ const PLANTS: [Plant; 9] = [
     ("an un-normalized query latent", |program| {
         let mut program = program;
         for phase in &mut program.phases {
-            let norms = phase
-                .calls
-                .iter()
-                .filter(|call| call.op == "rialto.rms_norm/1");
-            let norm = norms
-                .into_iter()
-                .find(|call| call.inputs[1].contains("layers.0.self_attn.q_a_layernorm"));
-            let Some(norm) = norm.cloned() else { continue };
-            let raw = norm.inputs[0].clone();
-            let before = phase.calls.iter().position(|call| *call == norm).unwrap();
-            for call in &mut phase.calls[before + 1..] {
-                for input in call
-                    .inputs
-                    .iter_mut()
-                    .filter(|input| **input == norm.outputs[0])
-                {
-                    input.clone_from(&raw);
-                }
+            let is_norm = |call: &Call| {
+                let weight = call.inputs.get(1);
+                weight.is_some_and(|name| name.contains("layers.0.self_attn.q_a_layernorm"))
+            };
+            let Some(position) = phase.calls.iter().position(is_norm) else {
+                continue;
+            };
+            let norm = phase.calls.remove(position);
+            let inputs = phase.calls.iter_mut().flat_map(|call| &mut call.inputs);
+            for input in inputs.filter(|input| **input == norm.outputs[0]) {
+                input.clone_from(&norm.inputs[0]);
             }
         }
         program

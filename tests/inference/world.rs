@@ -26,7 +26,7 @@ pub(crate) const MODELS: [(&str, &str); 5] = [
 ];
 
 /// The family of a model: GLM-5 linked, Qwen3 from its library, since one executable can link one plugin.
-fn family(name: &str) -> Arc<dyn Bridge> {
+pub(crate) fn family(name: &str) -> Arc<dyn Bridge> {
     if !name.contains("qwen3") {
         return Arc::new(Glm5);
     }

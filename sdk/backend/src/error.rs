@@ -159,6 +159,15 @@ impl Error {
         }
     }
 
+    /// The findings behind an error that collects them.
+    #[must_use]
+    pub fn findings(&self) -> Vec<String> {
+        match self {
+            Error::Program(error) => error.findings(),
+            _ => Vec::new(),
+        }
+    }
+
     /// What to do about it, if there is one thing to do.
     #[must_use]
     pub fn help(&self) -> Option<String> {

@@ -104,7 +104,7 @@ impl From<rialto_runtime::Error> for Failure {
             slug: error.slug().to_owned(),
             message: error.to_string(),
             help: error.help(),
-            findings: Vec::new(),
+            findings: error.findings(),
             report: None,
         }
     }

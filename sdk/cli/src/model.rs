@@ -7,7 +7,8 @@ use rialto_backend::{Backend, Choice, OpenOptions, Registry};
 use rialto_bridge::{ProgramOptions, WeightSource};
 use rialto_cpu::CpuDriver;
 use rialto_engine::{Progress, VerifySource, Weights, source_config};
-use rialto_runtime::{LoadOptions, Model, Session, SessionOptions};
+use rialto_program::Program;
+use rialto_runtime::{LoadOptions, Model, Session, SessionOptions, check_tokens};
 use rialto_tensor::Dtype;
 
 use crate::arguments::{Common, ModelFlags};
@@ -51,11 +52,13 @@ pub(crate) struct Loaded {
     pub(crate) release: String,
 }
 
-/// Reads the program and the weights of a checkpoint onto a device.
+/// Reads the program and the weights of a checkpoint onto a device. Texts that the program has no tokens for are refused before a weight
+/// is read.
 pub(crate) fn load(
     path: &Path,
     flags: &ModelFlags,
     (device, activation): (Arc<dyn Backend>, Dtype),
+    texts: &[&[u32]],
     common: &Common,
     output: &Output,
 ) -> Result<Loaded, Failure> {
@@ -80,11 +83,20 @@ pub(crate) fn load(
         settings: flags.set.iter().cloned().collect(),
     };
     let program = family.program(weights.spec(), &options)?;
+    say_unread(&program, &weights, output);
+    // What predicts further tokens would only take memory.
+    let program = program
+        .only(&[FORWARD])
+        .map_err(rialto_runtime::Error::from)?;
+    for (number, text) in texts.iter().enumerate() {
+        check_tokens(&program, number, text)?;
+    }
     let options = LoadOptions {
         activation,
         decodes_blocks: flags.decode_blocks,
     };
     let bar = Bar::new(output);
+    weights.check_copies(&bar)?;
     let names = program.params.iter().flat_map(|param| param.sources());
     let sizes = names.filter_map(|name| {
         let info = weights.info(&name)?;
@@ -106,12 +118,27 @@ pub(crate) fn load(
     })
 }
 
+/// Says which tensors of the checkpoint no phase of the program reads: a head of its own that a prediction layer brings, say.
+fn say_unread(program: &Program, weights: &Weights<'_>, output: &Output) {
+    let params = program.params.iter();
+    let names: Vec<String> = params.flat_map(|param| param.sources()).collect();
+    let unread = weights.unnamed(&names);
+    if let [first, ..] = unread.as_slice() {
+        let count = unread.len();
+        output.note(&format!(
+            "note: {count} tensors are no part of the forward pass, the first of them {first}"
+        ));
+    }
+}
+
 /// A session with room for sequences of these lengths.
 pub(crate) fn session(
     model: &Arc<Model>,
     lengths: impl Iterator<Item = u64>,
 ) -> Result<Session, Failure> {
-    let pages: u64 = lengths.map(|length| length.div_ceil(PAGE_POSITIONS)).sum();
+    let pages = lengths
+        .map(|length| length.div_ceil(PAGE_POSITIONS))
+        .fold(0, u64::saturating_add);
     let options = SessionOptions {
         positions: pages.saturating_mul(PAGE_POSITIONS),
         page_positions: PAGE_POSITIONS,

@@ -341,7 +341,7 @@ impl Error {
             Error::NoWeight { .. } => "ask for a tensor or a param of the weight map",
             Error::Copy { copy, .. } => {
                 return Some(format!(
-                    "a config that says the two are untied imports both; `--allow-unmapped {copy}` leaves this one out"
+                    "a config that says the two are untied takes both; an import leaves this one out with `--allow-unmapped {copy}`"
                 ));
             }
             Error::NoConfig { .. } => {

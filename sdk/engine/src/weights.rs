@@ -79,6 +79,34 @@ impl<'a> Weights<'a> {
         })
     }
 
+    /// Refuses tensors that are there once more with other bits, such as a head that the config says is the embedding. It reads both.
+    ///
+    /// Errors: [`Error::Copy`]; what reading says; [`Error::Cancelled`].
+    pub fn check_copies(&self, progress: &dyn Progress) -> Result<(), Error> {
+        self.contents.check_copies(progress)
+    }
+
+    /// Tensors that the checkpoint holds and none of these names stands for, neither as a tensor nor as a part of a param.
+    #[must_use]
+    pub fn unnamed(&self, names: &[String]) -> Vec<&str> {
+        let mapping = self.contents.own_mapping();
+        let mut is_named = vec![false; mapping.tensors().len()];
+        for name in names {
+            match self.side(name) {
+                Some(Side::Tensor(at)) => is_named[at] = true,
+                Some(Side::Param(at)) => {
+                    let pieces = mapping.pieces().iter().filter(|piece| piece.param == at);
+                    pieces.for_each(|piece| is_named[piece.tensor] = true);
+                }
+                None => {}
+            }
+        }
+        let tensors = mapping.tensors().iter().zip(is_named);
+        let unnamed =
+            tensors.filter(|(tensor, is_named)| !is_named && self.info(&tensor.name).is_some());
+        unnamed.map(|(tensor, _)| tensor.name.as_str()).collect()
+    }
+
     /// The model.
     #[must_use]
     pub fn spec(&self) -> &ModelSpec {

@@ -54,6 +54,10 @@ impl Program {
             .collect();
         checking.carried(&phases);
         checking.unused();
+        if checking.faults.is_empty() && checking.unknown.is_none() {
+            // Where something else is wrong, much is left over that would not be.
+            checking.left_over();
+        }
         match (checking.faults, checking.unknown) {
             (faults, _) if !faults.is_empty() => Err(Error::Unsound { faults }),
             (_, Some(op)) => Err(Error::UnknownOp { op }),
@@ -278,6 +282,7 @@ impl<'a> Checking<'a> {
                     Some((position, call)),
                     format!("{port} {name:?} {is}, expected {wants}"),
                 );
+                return None;
             }
         }
         match op.infer(&inputs) {
@@ -339,6 +344,44 @@ impl<'a> Checking<'a> {
                 };
                 self.fault(Some(phase), None, reason);
             }
+        }
+    }
+
+    /// What is made, given or kept to no end, and what is read of what nobody wrote.
+    fn left_over(&mut self) {
+        for phase in &self.program.phases {
+            self.dangling(phase);
+        }
+        let calls = self.program.phases.iter().flat_map(|phase| &phase.calls);
+        let written = calls.filter(|call| call.op == "rialto.append/1");
+        let written: HashSet<&String> = written.flat_map(|call| &call.inputs).collect();
+        for cache in &self.program.caches {
+            if !written.contains(&cache.name) {
+                self.fault(None, None, format!("no call writes cache {:?}", cache.name));
+            }
+        }
+    }
+
+    /// A call of which nothing is read, left or compared is a mistake of whoever wrote it. Of two outputs one may be.
+    fn dangling(&mut self, phase: &'a Phase) {
+        let read: HashSet<&String> = phase.calls.iter().flat_map(|call| &call.inputs).collect();
+        let is_used = |name: &String| {
+            read.contains(name) || phase.outputs.contains(name) || phase.stream.contains(name)
+        };
+        for (position, call) in phase.calls.iter().enumerate() {
+            if !call.outputs.is_empty() && !call.outputs.iter().any(is_used) {
+                let names = call.outputs.join(", ");
+                let reason = format!("nothing reads {names}, and the phase does not leave it");
+                self.fault(Some(phase), Some((position, call)), reason);
+            }
+        }
+        for input in phase
+            .inputs
+            .iter()
+            .filter(|input| !read.contains(&input.name))
+        {
+            let reason = format!("no call reads input {:?}", input.name);
+            self.fault(Some(phase), None, reason);
         }
     }
 

@@ -162,6 +162,58 @@ impl Program {
         })
     }
 
+    /// Rows of the table that the tokens of a step are looked up in: token ids are below. `None` if no phase looks them up.
+    #[must_use]
+    pub fn vocabulary(&self) -> Option<u64> {
+        let calls = self.phases.iter().flat_map(|phase| &phase.calls);
+        let tables = calls.filter_map(|call| match call.inputs.as_slice() {
+            [ids, table] if call.op == "rialto.embed/1" && ids == crate::step::TOKENS => {
+                Some(table)
+            }
+            _ => None,
+        });
+        let rows = tables.filter_map(|table| {
+            let param = self.params.iter().find(|param| param.name == *table)?;
+            param.shape.first().copied()
+        });
+        rows.min()
+    }
+
+    /// The same with these phases alone, and the params and caches that they name. What they are given of others comes from outside.
+    /// Errors: [`Error::Absent`].
+    pub fn only(mut self, phases: &[&str]) -> Result<Program, Error> {
+        for name in phases {
+            self.require(name)?;
+        }
+        self.phases
+            .retain(|phase| phases.contains(&phase.name.as_str()));
+        let calls = self.phases.iter().flat_map(|phase| &phase.calls);
+        let named: std::collections::HashSet<&String> =
+            calls.flat_map(|call| &call.inputs).collect();
+        let is_named = |name: &String| named.contains(name);
+        let (params, caches) = (
+            std::mem::take(&mut self.params),
+            std::mem::take(&mut self.caches),
+        );
+        let params = params
+            .into_iter()
+            .filter(|param| is_named(&param.name))
+            .collect();
+        let caches = caches
+            .into_iter()
+            .filter(|cache| is_named(&cache.name))
+            .collect();
+        (self.params, self.caches) = (params, caches);
+        for input in self.phases.iter_mut().flat_map(|phase| &mut phase.inputs) {
+            if let Some(carried) = &input.carried
+                && !phases.contains(&carried.phase.as_str())
+            {
+                input.carried = None;
+            }
+        }
+        Ok(self)
+    }
+
     /// What a reader must know to run it: `op/NAME` for each operation called, in order of name.
     #[must_use]
     pub fn requirements(&self) -> Vec<String> {

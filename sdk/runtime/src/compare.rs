@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-use crate::{Error, Rows, Session, Tensor, Work};
+use crate::{Error, Rows, SequenceId, Session, Tensor, Work};
 
 /// How far two values are apart, over all tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StreamDifference {
     /// Name of the value in the first model.
     pub name: String,
-    /// Largest difference of two elements; NaN if one is NaN and the other is not.
+    /// Largest difference of two elements; NaN if one is NaN and the other is not. In JSON, NaN and infinity are `null`.
     pub max_abs: f64,
     /// Largest over tokens of the largest difference in a row, divided by the largest element of the row in the first model.
     pub max_relative: f64,
@@ -32,14 +32,33 @@ pub struct Comparison {
     pub top1_agreements: u64,
 }
 
-/// Runs both models on the tokens and compares them. Each session gets a sequence of its own, which is ended.
+/// Runs both models on the tokens and compares them. Each session gets a sequence of its own, which is ended. `goes_on` is asked after
+/// each step.
 ///
-/// Errors: [`Error::Incomparable`] for models of different depth, width or vocabulary; those of [`Session::step`].
+/// Errors: [`Error::Incomparable`] for models of different depth, width or vocabulary; a token outside of the vocabulary; those of
+/// [`Session::step`]; [`Error::Cancelled`].
 pub fn compare(
     [ours, theirs]: [&mut Session; 2],
     tokens: &[u32],
     chunk_tokens: usize,
+    goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<Comparison, Error> {
+    let sequences = [ours.begin(), theirs.begin()];
+    let compared = compare_sequences([ours, theirs], sequences, (tokens, chunk_tokens), goes_on);
+    ours.end(sequences[0]);
+    theirs.end(sequences[1]);
+    compared
+}
+
+fn compare_sequences(
+    [ours, theirs]: [&mut Session; 2],
+    sequences: [SequenceId; 2],
+    (tokens, chunk_tokens): (&[u32], usize),
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<Comparison, Error> {
+    for session in [&ours, &theirs] {
+        session.model().check_tokens(0, tokens)?;
+    }
     let names = [stream_of(ours)?, stream_of(theirs)?];
     if names[0].len() != names[1].len() {
         let [a, b] = names.each_ref().map(|names| names.len() - 1);
@@ -49,7 +68,6 @@ pub fn compare(
     }
     let mut differences: Vec<Difference> = names[0].iter().map(|_| Difference::default()).collect();
     let mut agreements = 0;
-    let sequences = [ours.begin(), theirs.begin()];
     for chunk in tokens.chunks(chunk_tokens.max(1)) {
         let mut sides = [Vec::new(), Vec::new()];
         let sessions = [&mut *ours, &mut *theirs].into_iter().zip(sequences);
@@ -75,9 +93,10 @@ pub fn compare(
         if let (Some(a), Some(b)) = (a.last(), b.last()) {
             agreements += top1_agreements(a, b);
         }
+        if !goes_on() {
+            return Err(Error::Cancelled);
+        }
     }
-    ours.end(sequences[0]);
-    theirs.end(sequences[1]);
     let mut stream: Vec<StreamDifference> = differences
         .iter()
         .zip(&names[0])
@@ -189,7 +208,7 @@ fn larger(a: f64, b: f64) -> f64 {
     }
 }
 
-/// Rows in which both have their largest element in the same place, the first of equal ones.
+/// Rows in which both have their largest element in the same place, the first of equal ones; or the same bits, whatever these are.
 fn top1_agreements(a: &Tensor, b: &Tensor) -> u64 {
     let width = a.shape().extents().last().copied().unwrap_or(1).max(1) as usize;
     let largest = |row: &[f32]| {
@@ -203,7 +222,12 @@ fn top1_agreements(a: &Tensor, b: &Tensor) -> u64 {
     };
     let (a, b) = (a.to_f32(), b.to_f32());
     let rows = a.chunks(width).zip(b.chunks(width));
-    rows.filter(|(a, b)| largest(a).is_some() && largest(a) == largest(b))
+    let is_same = |a: &[f32], b: &[f32]| {
+        a.iter()
+            .map(|a| a.to_bits())
+            .eq(b.iter().map(|b| b.to_bits()))
+    };
+    rows.filter(|(a, b)| is_same(a, b) || largest(a).is_some() && largest(a) == largest(b))
         .count() as u64
 }
 
@@ -249,10 +273,14 @@ mod tests {
         assert_eq!(
             top1_agreements(
                 &rows(&[f32::NAN, f32::NAN], 2),
-                &rows(&[f32::NAN, f32::NAN], 2)
+                &rows(&[f32::NAN, -f32::NAN], 2)
             ),
             0
         );
+        // But the same bits are.
+        let nan = rows(&[f32::NAN, 1.0], 2);
+        assert_eq!(top1_agreements(&nan, &nan), 1);
+        assert!(difference(&[f32::NAN, 1.0], &[f32::NAN, 1.0]).is_identical);
         assert_eq!(
             top1_agreements(
                 &rows(&[3.0, 3.0, 1.0, 2.0], 2),

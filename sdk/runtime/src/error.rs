@@ -16,45 +16,45 @@ pub enum Error {
     /// A dtype or a shape.
     #[error(transparent)]
     Tensor(#[from] rialto_tensor::Error),
-    /// A param that the checkpoint has no weight for.
-    #[error("param {param} of the program comes from {weight}, which the checkpoint does not hold")]
-    Weight {
-        /// The param.
-        param: String,
-        /// The tensor, or the param of Megatron's.
-        weight: String,
-    },
-    /// A weight of another shape.
-    #[error("{weight} has shape {found}, param {param} of the program needs {expected}")]
-    WeightShape {
-        /// The param.
-        param: String,
-        /// The tensor, or the param of Megatron's.
-        weight: String,
-        /// What the program says.
-        expected: Shape,
-        /// What the checkpoint has.
-        found: Shape,
-    },
-    /// A weight whose elements are no floats.
-    #[error("{weight} is {dtype}, param {param} of the program needs floats")]
-    WeightDtype {
-        /// The param.
-        param: String,
-        /// The tensor, or the param of Megatron's.
-        weight: String,
-        /// What the checkpoint has.
-        dtype: Dtype,
+    /// Weights that a checkpoint does not hold as the program needs them.
+    #[error("{}", told(faults))]
+    Weights {
+        /// Everything that is wrong, none left out.
+        faults: Vec<WeightFault>,
     },
     /// A token that the embedding has no row for.
-    #[error("token {token} at position {position} is none of the {vocabulary} of the vocabulary")]
+    #[error(
+        "token {token} at position {position} of text {text} is none of the {vocabulary} of the vocabulary"
+    )]
     Token {
         /// The token.
         token: u32,
         /// Its position in what was given.
         position: usize,
+        /// Which of the texts given it is in, from 0.
+        text: usize,
         /// Rows of the embedding.
         vocabulary: u64,
+    },
+    /// A phase that leaves no logits, which a token is to be chosen by.
+    #[error("phase {phase} leaves no logits: no output of it is F32 [rows, n]")]
+    NoLogits {
+        /// The phase.
+        phase: String,
+    },
+    /// Logits of which none is a number.
+    #[error("the logits of text {text} after {positions} tokens are NaN, all of them")]
+    NotANumber {
+        /// Which of the texts it is, from 0.
+        text: usize,
+        /// Tokens that it has.
+        positions: u64,
+    },
+    /// Ways to choose tokens that make no sense.
+    #[error("{what}")]
+    Sampling {
+        /// What is wrong.
+        what: String,
     },
     /// A step that cannot be taken.
     #[error("{what}")]
@@ -76,10 +76,11 @@ pub enum Error {
 impl Error {
     /// Kinds of this crate as (slug, code), those of programs, devices and tensors not among them; `docs/errors.md` lists them.
     pub const KINDS: &'static [(&'static str, u32)] = &[
-        ("runtime/weight", 10),
-        ("runtime/weight-shape", 10),
-        ("runtime/weight-dtype", 3),
+        ("runtime/weights", 10),
         ("runtime/token", 1),
+        ("runtime/no-logits", 3),
+        ("runtime/not-a-number", 4),
+        ("runtime/sampling", 1),
         ("runtime/step", 1),
         ("runtime/cancelled", 9),
         ("runtime/incomparable", 1),
@@ -103,9 +104,10 @@ impl Error {
             Error::Backend(error) => error.slug(),
             Error::Program(error) => error.slug(),
             Error::Tensor(error) => error.slug(),
-            Error::Weight { .. } => "runtime/weight",
-            Error::WeightShape { .. } => "runtime/weight-shape",
-            Error::WeightDtype { .. } => "runtime/weight-dtype",
+            Error::Weights { .. } => "runtime/weights",
+            Error::NoLogits { .. } => "runtime/no-logits",
+            Error::NotANumber { .. } => "runtime/not-a-number",
+            Error::Sampling { .. } => "runtime/sampling",
             Error::Token { .. } => "runtime/token",
             Error::Step { .. } => "runtime/step",
             Error::Cancelled => "runtime/cancelled",
@@ -119,14 +121,82 @@ impl Error {
         match self {
             Error::Backend(error) => error.help(),
             Error::Program(error) => error.help(),
-            Error::Weight { .. } | Error::WeightShape { .. } => Some(
+            Error::Tensor(error) => error.help(),
+            Error::Weights { .. } => Some(
                 "the program and the weight map of the plugin do not agree; report it to its author"
                     .to_owned(),
             ),
+            Error::NoLogits { .. } => Some("choose another phase of the program".to_owned()),
+            Error::NotANumber { .. } => Some(
+                "the weights hold NaN or numbers that are too large: `rialto compare` with a checkpoint that is right says from which layer on"
+                    .to_owned(),
+            ),
+            Error::Sampling { .. } => {
+                Some("a temperature of 0 takes the likeliest token; the others cut what is drawn from".to_owned())
+            }
+            Error::Step { .. } => Some("ask for less, or for what the phase has".to_owned()),
+            Error::Cancelled => Some("run again".to_owned()),
+            Error::Incomparable { .. } => Some("compare two checkpoints of one model".to_owned()),
             Error::Token { .. } => Some("give token ids of this model's tokenizer".to_owned()),
-            _ => None,
         }
     }
+
+    /// The findings behind an error that collects them.
+    #[must_use]
+    pub fn findings(&self) -> Vec<String> {
+        match self {
+            Error::Program(error) => error.findings(),
+            Error::Backend(error) => error.findings(),
+            Error::Weights { faults } => faults.iter().map(ToString::to_string).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// How many faults a message shows; all of them are in the value.
+const SHOWN: usize = 20;
+
+fn told(faults: &[WeightFault]) -> String {
+    let shown: Vec<String> = faults.iter().take(SHOWN).map(ToString::to_string).collect();
+    match faults.len().checked_sub(SHOWN) {
+        None | Some(0) => shown.join("; "),
+        Some(more) => format!("{}; and {more} more", shown.join("; ")),
+    }
+}
+
+/// One weight that is not as the program needs it.
+#[derive(Clone, Debug, PartialEq, Eq, ThisError)]
+pub enum WeightFault {
+    /// The checkpoint does not hold it.
+    #[error("param {param} of the program comes from {weight}, which the checkpoint does not hold")]
+    Missing {
+        /// The param.
+        param: String,
+        /// The tensor, or the param of Megatron's.
+        weight: String,
+    },
+    /// It has another shape.
+    #[error("{weight} has shape {found}, param {param} of the program needs {expected}")]
+    Shape {
+        /// The param.
+        param: String,
+        /// The tensor, or the param of Megatron's.
+        weight: String,
+        /// What the program says.
+        expected: Shape,
+        /// What the checkpoint has.
+        found: Shape,
+    },
+    /// Its elements are no floats.
+    #[error("{weight} is {dtype}, param {param} of the program needs floats")]
+    Dtype {
+        /// The param.
+        param: String,
+        /// The tensor, or the param of Megatron's.
+        weight: String,
+        /// What the checkpoint has.
+        dtype: Dtype,
+    },
 }
 
 /// What can go wrong when a model is loaded: the same, or what its weights come from.

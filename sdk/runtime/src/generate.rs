@@ -47,6 +47,23 @@ pub struct Generated {
     pub stop: Stop,
 }
 
+/// What is told while texts are continued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A step was taken, of so many tokens of prompts and texts.
+    Step {
+        /// The tokens.
+        tokens: usize,
+    },
+    /// A token was chosen.
+    Token {
+        /// The number of its prompt.
+        text: usize,
+        /// The token.
+        token: u32,
+    },
+}
+
 /// A text that is being continued.
 struct Text {
     sequence: SequenceId,
@@ -57,22 +74,26 @@ struct Text {
 }
 
 /// Continues prompts, all at once: each step takes what is left of prompts and one token of each text, `chunk_tokens` at most.
-/// `on_token` is told of each token with the number of its prompt, and says whether to go on. The session's sequences of before are
-/// left alone, and those of the prompts are ended.
+/// `on_event` is told of steps and tokens, and says whether to go on. The session's sequences of before are left alone, and those of the
+/// prompts are ended.
 ///
 /// A text depends on its prompt, its number and the options alone, whatever other prompts there are.
 ///
-/// Errors: a prompt without a token; those of [`Session::step`]; [`Error::Cancelled`].
+/// Errors: a prompt without a token, or with one outside of the vocabulary; those of [`Session::step`]; [`Error::NotANumber`];
+/// [`Error::Cancelled`].
 pub fn generate(
     session: &mut Session,
     prompts: &[Vec<u32>],
     options: &GenerateOptions,
-    on_token: &mut dyn FnMut(usize, u32) -> bool,
+    on_event: &mut dyn FnMut(Event) -> bool,
 ) -> Result<Vec<Generated>, Error> {
     if let Some(number) = prompts.iter().position(Vec::is_empty) {
         return Err(Error::Step {
             what: format!("prompt {number} has no token"),
         });
+    }
+    for (number, prompt) in prompts.iter().enumerate() {
+        session.model().check_tokens(number, prompt)?;
     }
     let mut texts: Vec<Text> = prompts
         .iter()
@@ -83,7 +104,7 @@ pub fn generate(
             stop: (options.max_new_tokens == 0).then_some(Stop::Length),
         })
         .collect();
-    let result = continue_all(session, &mut texts, options, on_token);
+    let result = continue_all(session, &mut texts, options, on_event);
     for text in &texts {
         session.end(text.sequence);
     }
@@ -99,7 +120,7 @@ fn continue_all(
     session: &mut Session,
     texts: &mut [Text],
     options: &GenerateOptions,
-    on_token: &mut dyn FnMut(usize, u32) -> bool,
+    on_event: &mut dyn FnMut(Event) -> bool,
 ) -> Result<(), Error> {
     let stop_tokens: HashSet<u32> = options.stop_tokens.iter().copied().collect();
     let chunk_tokens = options.chunk_tokens.max(1);
@@ -129,7 +150,12 @@ fn continue_all(
             .iter()
             .map(|&(number, _)| (options.sampling, number as u64))
             .collect();
-        let mut chosen = session.step_and_sample(&work, &sampling)?.into_iter();
+        let tokens = chunk_tokens - left;
+        let chosen = session.step_and_sample(&work, &sampling);
+        let mut chosen = chosen.map_err(|error| of_text(error, &taken))?.into_iter();
+        if !on_event(Event::Step { tokens }) {
+            return Err(Error::Cancelled);
+        }
         for (number, count) in taken {
             let text = &mut texts[number];
             text.pending.drain(..count);
@@ -146,11 +172,25 @@ fn continue_all(
             } else if text.made.len() as u64 >= options.max_new_tokens {
                 text.stop = Some(Stop::Length);
             }
-            if !on_token(number, token) {
+            if !on_event(Event::Token {
+                text: number,
+                token,
+            }) {
                 return Err(Error::Cancelled);
             }
         }
         first = (first + 1) % texts.len();
     }
     Ok(())
+}
+
+/// An error of a piece of work is one of its text.
+fn of_text(error: Error, taken: &[(usize, usize)]) -> Error {
+    match error {
+        Error::NotANumber { text, positions } => Error::NotANumber {
+            text: taken.get(text).map_or(text, |&(number, _)| number),
+            positions,
+        },
+        other => other,
+    }
 }

@@ -44,9 +44,9 @@ pub mod session;
 pub mod tensor;
 
 pub use compare::{Comparison, StreamDifference, compare};
-pub use error::{Error, LoadError};
-pub use generate::{GenerateOptions, Generated, Stop, generate};
-pub use model::{LoadOptions, Model};
+pub use error::{Error, LoadError, WeightFault};
+pub use generate::{Event, GenerateOptions, Generated, Stop, generate};
+pub use model::{LoadOptions, Model, check_tokens};
 pub use sampling::Sampling;
 pub use session::{Outputs, Rows, SequenceId, Session, SessionOptions, Work};
 pub use tensor::Tensor;

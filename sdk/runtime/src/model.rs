@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use rialto_backend::{Backend, Blocks, Buffer, Operand, TensorType};
 use rialto_bridge::{WeightInfo, WeightSource};
-use rialto_program::{Dim, Element, ParamDecl, PhaseTypes, Program, ValueType};
+use rialto_program::{Dim, Element, ParamDecl, PhaseTypes, Program, Stored, ValueType};
 use rialto_tensor::{Dtype, Shape, cast, quant};
 
+use crate::error::WeightFault;
 use crate::{Error, LoadError};
 
 /// How a model is loaded.
@@ -59,17 +60,11 @@ impl Model {
             params: HashMap::with_capacity(program.params.len()),
             backend,
             activation: options.activation,
-            vocabulary: vocabulary(&program),
+            vocabulary: program.vocabulary(),
             param_bytes: 0,
             program,
         };
-        // All that is missing is told before a weight is read.
-        let infos: Vec<Vec<WeightInfo>> = model
-            .program
-            .params
-            .iter()
-            .map(|param| infos_of(param, source))
-            .collect::<Result<_, Error>>()?;
+        let infos = infos_of(&model.program, source)?;
         for (position, infos) in infos.iter().enumerate() {
             let param = &model.program.params[position];
             let operand = match model.kept_codes(param, infos, options) {
@@ -107,6 +102,11 @@ impl Model {
         self.vocabulary
     }
 
+    /// Refuses tokens that the embedding has no row for. `text` is the number of the text in the error. Errors: [`Error::Token`].
+    pub fn check_tokens(&self, text: usize, tokens: &[u32]) -> Result<(), Error> {
+        check_tokens(&self.program, text, tokens)
+    }
+
     /// Bytes that the params take on the device.
     #[must_use]
     pub fn param_bytes(&self) -> u64 {
@@ -135,6 +135,13 @@ impl Model {
         };
         let outputs = &self.program.require(phase)?.outputs;
         Ok(outputs.iter().find(is_logits).map(String::as_str))
+    }
+
+    /// The same, where there must be some. Errors: [`Error::NoLogits`].
+    pub(crate) fn require_logits(&self, phase: &str) -> Result<&str, Error> {
+        self.logits(phase)?.ok_or_else(|| Error::NoLogits {
+            phase: phase.to_owned(),
+        })
     }
 
     pub(crate) fn param(&self, name: &str) -> Option<&Operand> {
@@ -232,6 +239,24 @@ impl Model {
     }
 }
 
+/// Refuses tokens that the embedding of a program has no row for, as can be done before a weight is read. `text` is the number of the
+/// text in the error. Errors: [`Error::Token`].
+pub fn check_tokens(program: &Program, text: usize, tokens: &[u32]) -> Result<(), Error> {
+    // Token ids are I32 on a device.
+    let most = 1 << 31;
+    let vocabulary = program.vocabulary().unwrap_or(most).min(most);
+    let mut numbered = tokens.iter().enumerate();
+    match numbered.find(|(_, token)| u64::from(**token) >= vocabulary) {
+        None => Ok(()),
+        Some((position, &token)) => Err(Error::Token {
+            token,
+            position,
+            text,
+            vocabulary,
+        }),
+    }
+}
+
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (params, device) = (self.params.len(), self.backend.device());
@@ -243,38 +268,46 @@ impl std::fmt::Debug for Model {
     }
 }
 
-/// What is known of each weight of a param. Errors: one that is missing or does not fit.
-fn infos_of<S: WeightSource>(param: &ParamDecl, source: &S) -> Result<Vec<WeightInfo>, Error> {
-    let sources = param.sources();
-    let is_whole = matches!(param.stored, rialto_program::Stored::Whole(_));
-    let expected = Shape::new(match is_whole {
-        true => param.shape.clone(),
-        false => param.shape[1..].to_vec(),
-    });
-    let info_of = |weight: String| {
-        let param = param.name.clone();
-        let Some(info) = source.info(&weight) else {
-            return Err(Error::Weight { param, weight });
+/// What is known of each weight of each param. Errors: [`Error::Weights`] with all that are missing or do not fit, before one is read.
+fn infos_of<S: WeightSource>(program: &Program, source: &S) -> Result<Vec<Vec<WeightInfo>>, Error> {
+    let mut faults = Vec::new();
+    let mut infos = Vec::with_capacity(program.params.len());
+    for param in &program.params {
+        let is_whole = matches!(param.stored, Stored::Whole(_));
+        let expected = match param.shape.as_slice() {
+            [_, each @ ..] if !is_whole => each.to_vec(),
+            shape => shape.to_vec(),
         };
-        if info.shape != expected {
-            let (expected, found) = (expected.clone(), info.shape);
-            return Err(Error::WeightShape {
-                param,
-                weight,
-                expected,
-                found,
-            });
+        let expected = Shape::new(expected);
+        let mut of_param = Vec::new();
+        for weight in param.sources() {
+            match source.info(&weight) {
+                None => faults.push(WeightFault::Missing {
+                    param: param.name.clone(),
+                    weight,
+                }),
+                Some(info) if info.shape != expected => faults.push(WeightFault::Shape {
+                    param: param.name.clone(),
+                    weight,
+                    expected: expected.clone(),
+                    found: info.shape,
+                }),
+                Some(info) => match info.dtype {
+                    Dtype::F32 | Dtype::Bf16 | Dtype::F16 | Dtype::F64 => of_param.push(info),
+                    dtype => faults.push(WeightFault::Dtype {
+                        param: param.name.clone(),
+                        weight,
+                        dtype,
+                    }),
+                },
+            }
         }
-        match info.dtype {
-            Dtype::F32 | Dtype::Bf16 | Dtype::F16 | Dtype::F64 => Ok(info),
-            dtype => Err(Error::WeightDtype {
-                param,
-                weight,
-                dtype,
-            }),
-        }
-    };
-    sources.into_iter().map(info_of).collect()
+        infos.push(of_param);
+    }
+    match faults.is_empty() {
+        true => Ok(infos),
+        false => Err(Error::Weights { faults }),
+    }
 }
 
 /// Whether an operation's input may be codes in blocks.
@@ -311,17 +344,6 @@ fn check_capabilities(
             what: format!("activations of {}", options.activation),
         })),
     }
-}
-
-/// Rows of the table that tokens are looked up in.
-fn vocabulary(program: &Program) -> Option<u64> {
-    let calls = program.phases.iter().flat_map(|phase| &phase.calls);
-    let mut tables = calls
-        .filter(|call| call.op == "rialto.embed/1")
-        .filter_map(|call| call.inputs.get(1));
-    let table = tables.next()?;
-    let param = program.params.iter().find(|param| param.name == *table)?;
-    param.shape.first().copied()
 }
 
 fn operand_bytes(operand: &Operand) -> Result<u64, Error> {

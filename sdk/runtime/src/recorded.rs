@@ -13,17 +13,16 @@ use rialto_tensor::Dtype;
 use crate::model::concrete;
 use crate::{Error, Model};
 
-/// Inputs of a [`Sample`] besides the logits, with the element type of each.
-pub(crate) const CHOICES: [(&str, Dtype); 5] = [
-    ("temperature", Dtype::F32),
-    ("top_k", Dtype::I32),
-    ("top_p", Dtype::F32),
-    ("min_p", Dtype::F32),
-    ("draw", Dtype::F32),
-];
+/// Element types of the inputs of a [`Sample`] besides the logits: temperature, top_k, top_p, min_p, draw.
+const CHOICES: [Dtype; 5] = [Dtype::F32, Dtype::I32, Dtype::F32, Dtype::F32, Dtype::F32];
 
-/// The name under which the chosen tokens are left.
-pub(crate) const CHOSEN: &str = "sampled tokens";
+/// What the choice of the next tokens reads besides the logits, and what it leaves.
+pub(crate) struct Choice {
+    /// In the order of the operation's signature.
+    pub(crate) inputs: [Buffer; 5],
+    /// The tokens.
+    pub(crate) tokens: Buffer,
+}
 
 /// What of a phase is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +38,8 @@ pub(crate) struct Key {
 pub(crate) struct Recorded {
     recording: Box<dyn Recording>,
     buffers: HashMap<String, Buffer>,
+    /// If the next tokens are chosen.
+    pub(crate) choice: Option<Choice>,
 }
 
 impl Recorded {
@@ -66,10 +67,18 @@ impl Recorded {
             buffers.insert(name.to_owned(), pool.take(type_of(name)?)?);
         }
         let last_uses = last_uses(phase);
-        let logits = model.logits(&phase.name)?;
+        let logits = match key.samples {
+            true => Some(model.require_logits(&phase.name)?),
+            false => None,
+        };
+        // Before any call has a buffer to give back: these are written before the first call, and read by the last.
+        let choice = match logits {
+            Some(_) => Some(pool.choice(key.extents.rows)?),
+            None => None,
+        };
         let is_kept = |name: &str| {
             key.wanted.iter().any(|wanted| wanted == name)
-                || key.samples && logits == Some(name)
+                || logits == Some(name)
                 || buffers_of_step(phase, name)
         };
         let mut calls = Vec::with_capacity(phase.calls.len() + 1);
@@ -108,12 +117,16 @@ impl Recorded {
                 }
             }
         }
-        if let (true, Some(logits)) = (key.samples, logits) {
-            calls.push(sampling(&mut pool, &mut buffers, logits, key.extents.rows)?);
+        if let (Some(logits), Some(choice)) = (logits, &choice) {
+            let inputs = std::iter::once(&buffers[logits]).chain(&choice.inputs);
+            let inputs = inputs.cloned().map(Operand::from);
+            let tokens = choice.tokens.clone();
+            calls.push(OpCall::new(Sample {}.into(), inputs, [tokens])?);
         }
         Ok(Recorded {
             recording: model.backend().record(calls)?,
             buffers,
+            choice,
         })
     }
 
@@ -127,24 +140,6 @@ impl Recorded {
     pub(crate) fn replay(&mut self) -> Result<(), Error> {
         Ok(self.recording.replay()?)
     }
-}
-
-/// Chooses the next tokens by the logits.
-fn sampling(
-    pool: &mut Pool<'_>,
-    buffers: &mut HashMap<String, Buffer>,
-    logits: &str,
-    rows: u64,
-) -> Result<OpCall, Error> {
-    let mut inputs: Vec<Operand> = vec![buffers[logits].clone().into()];
-    for (name, dtype) in CHOICES {
-        let buffer = pool.take(TensorType::new(dtype, [rows]))?;
-        inputs.push(buffer.clone().into());
-        buffers.insert(name.to_owned(), buffer);
-    }
-    let chosen = pool.take(TensorType::new(Dtype::I32, [rows]))?;
-    buffers.insert(CHOSEN.to_owned(), chosen.clone());
-    Ok(OpCall::new(Sample {}.into(), inputs, [chosen])?)
 }
 
 /// Whether a value is given at each step: the host writes it while calls of the step before may still run.
@@ -174,6 +169,15 @@ impl Pool<'_> {
             return Ok(buffer);
         }
         Ok(self.model.backend().allocate(&tensor)?)
+    }
+
+    fn choice(&mut self, rows: u64) -> Result<Choice, Error> {
+        let inputs = CHOICES.map(|dtype| self.take(TensorType::new(dtype, [rows])));
+        let [temperature, top_k, top_p, min_p, draw] = inputs;
+        Ok(Choice {
+            inputs: [temperature?, top_k?, top_p?, min_p?, draw?],
+            tokens: self.take(TensorType::new(Dtype::I32, [rows]))?,
+        })
     }
 }
 

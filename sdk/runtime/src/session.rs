@@ -8,7 +8,7 @@ use rialto_program::value::Extents;
 use rialto_program::{Dim, step};
 use rialto_tensor::{Dtype, Shape};
 
-use crate::recorded::{self, CHOICES, CHOSEN, Key, Recorded};
+use crate::recorded::{self, Key, Recorded};
 use crate::{Error, Model, Sampling, Tensor};
 
 /// Recordings that are kept: each has the buffers of its values.
@@ -197,8 +197,9 @@ impl Session {
             return Err(Error::Step { what });
         }
         if let Some(what) = sampling.iter().find_map(|(sampling, _)| sampling.fault()) {
-            return Err(Error::Step { what });
+            return Err(Error::Sampling { what });
         }
+        self.model.require_logits(&self.phase)?;
         Ok(self.run(work, &[], &[], Some(sampling))?.tokens)
     }
 
@@ -242,19 +243,7 @@ impl Session {
             if others.iter().any(|other| other.sequence == piece.sequence) {
                 return refused("two pieces of work for one sequence".to_owned());
             }
-            let Some(vocabulary) = self.model.vocabulary() else {
-                continue;
-            };
-            let mut tokens = piece.tokens.iter().enumerate();
-            if let Some((position, &token)) =
-                tokens.find(|(_, token)| u64::from(**token) >= vocabulary)
-            {
-                return Err(Error::Token {
-                    token,
-                    position,
-                    vocabulary,
-                });
-            }
+            self.model.check_tokens(position, piece.tokens)?;
         }
         Ok(())
     }
@@ -302,8 +291,12 @@ impl Session {
             backend.write(buffer, 0, &padded)?;
         }
         if let Some(sampling) = sampling {
-            for (name, bytes) in batch.choices(work, sampling, key.extents.rows) {
-                backend.write(recorded.buffer(name)?, 0, &bytes)?;
+            let choice = recorded.choice.as_ref().ok_or_else(|| Error::NoLogits {
+                phase: self.phase.clone(),
+            })?;
+            let written = batch.choices(work, sampling, key.extents.rows);
+            for (buffer, bytes) in choice.inputs.iter().zip(written) {
+                backend.write(buffer, 0, &bytes)?;
             }
         }
         recorded.replay()?;
@@ -319,18 +312,14 @@ impl Session {
             let tensor = read(backend.as_ref(), recorded.buffer(name)?, batch.count(first))?;
             outputs.values.insert(name.to_owned(), tensor);
         }
-        if sampling.is_some() {
+        if let Some(choice) = recorded.choice.as_ref() {
             let rows = Some(batch.rows.len() as u64);
-            let chosen = read(backend.as_ref(), recorded.buffer(CHOSEN)?, rows)?;
-            outputs.tokens = chosen
-                .to_i32()
-                .into_iter()
-                .map(|token| {
-                    u32::try_from(token).map_err(|_| Error::Step {
-                        what: "the logits of a row are NaN, all of them".to_owned(),
-                    })
-                })
-                .collect::<Result<_, _>>()?;
+            let chosen = read(backend.as_ref(), &choice.tokens, rows)?.to_i32();
+            let chosen = chosen.into_iter().zip(&batch.chosen);
+            let tokens = chosen.map(|(token, &(text, positions))| {
+                u32::try_from(token).map_err(|_| Error::NotANumber { text, positions })
+            });
+            outputs.tokens = tokens.collect::<Result<_, _>>()?;
         }
         Ok(outputs)
     }
@@ -431,7 +420,11 @@ impl Batch {
         let longest = self.pages.iter().map(Vec::len).max().unwrap_or_default();
         Extents {
             tokens: bucket(self.tokens.len()),
-            rows: bucket(self.rows.len()),
+            // None are none: of a piece of a prompt no head is computed.
+            rows: match self.rows.len() {
+                0 => 0,
+                rows => bucket(rows),
+            },
             sequences: bucket(self.pages.len()),
             pages: longest.next_power_of_two() as u64,
             pool: pool.pages().into(),
@@ -462,13 +455,8 @@ impl Batch {
         ]
     }
 
-    /// How each row's next token is chosen, padded.
-    fn choices(
-        &self,
-        work: &[Work<'_>],
-        sampling: &[(Sampling, u64)],
-        rows: u64,
-    ) -> Vec<(&'static str, Vec<u8>)> {
+    /// How each row's next token is chosen, padded: in the order of [`recorded::Choice::inputs`].
+    fn choices(&self, work: &[Work<'_>], sampling: &[(Sampling, u64)], rows: u64) -> [Vec<u8>; 5] {
         debug_assert_eq!(work.len(), sampling.len());
         let mut bytes: [Vec<u8>; 5] = Default::default();
         for &(piece, position) in &self.chosen {
@@ -480,13 +468,11 @@ impl Batch {
             bytes[3].extend(how.min_p.to_le_bytes());
             bytes[4].extend(how.draw(stream, position).to_le_bytes());
         }
-        let names = CHOICES.iter().map(|(name, _)| *name);
-        let padded = bytes.into_iter().map(|mut bytes| {
+        bytes.map(|mut bytes| {
             // Zeros take the likeliest token of a row that nobody reads.
             bytes.resize(rows as usize * 4, 0);
             bytes
-        });
-        names.zip(padded).collect()
+        })
     }
 
     /// How many rows of a value are no padding.

@@ -21,7 +21,7 @@ pub(crate) struct ModelFlags {
     #[arg(long, value_name = "DTYPE", default_value = "bf16")]
     pub(crate) dtype: Activation,
     /// Threads that compute [default: one for each core]; results do not depend on it
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<NonZeroUsize>,
     /// A number of the forward pass, such as latent_eps=1e-5; the plugin says which it knows
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
@@ -54,7 +54,15 @@ impl Activation {
     }
 }
 
-/// Token ids as they are written: with commas between.
+/// A number of threads that a machine may have.
+fn threads(text: &str) -> Result<NonZeroUsize, String> {
+    match text.parse::<NonZeroUsize>() {
+        Ok(threads) if threads.get() <= 1024 => Ok(threads),
+        _ => Err("expected a number from 1 to 1024".to_owned()),
+    }
+}
+
+/// Token ids as they are written: with commas between, or in a file after an `@`.
 #[derive(Clone, Debug)]
 pub(crate) struct Tokens(pub(crate) Vec<u32>);
 
@@ -62,13 +70,24 @@ impl std::str::FromStr for Tokens {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Tokens, String> {
-        let tokens = text.split(',').map(|word| {
-            let word = word.trim();
-            word.parse()
-                .map_err(|_| format!("{word:?} is no token id, expected numbers such as 1,2,3"))
-        });
-        Ok(Tokens(tokens.collect::<Result<_, _>>()?))
+        let Some(file) = text.strip_prefix('@') else {
+            return Ok(Tokens(
+                text.split(',').map(token).collect::<Result<_, _>>()?,
+            ));
+        };
+        // A command line ends where a long prompt begins.
+        let text = std::fs::read_to_string(file);
+        let text = text.map_err(|error| format!("cannot read {file}: {error}"))?;
+        let words = text.split(|next: char| next == ',' || next.is_whitespace());
+        let words = words.filter(|word| !word.is_empty());
+        Ok(Tokens(words.map(token).collect::<Result<_, _>>()?))
     }
+}
+
+fn token(word: &str) -> Result<u32, String> {
+    let word = word.trim();
+    word.parse()
+        .map_err(|_| format!("{word:?} is no token id, expected numbers such as 1,2,3"))
 }
 
 #[derive(Debug, Args)]
@@ -76,29 +95,44 @@ impl std::str::FromStr for Tokens {
 pub(crate) struct Run {
     /// Checkpoint of either format
     pub(crate) path: PathBuf,
-    /// Token ids to continue, such as 1,2,3; given more than once, all are continued together
+    /// Token ids to continue, such as 1,2,3, or @FILE that has them; given more than once, all are continued together
     #[arg(long, value_name = "IDS", required_unless_present = "prompt")]
     pub(crate) tokens: Vec<Tokens>,
     /// Text to continue; refused, since this version has no tokenizer
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub(crate) prompt: Option<String>,
     /// Most tokens that follow
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(0..=i32::MAX as u64))]
     pub(crate) max_new_tokens: u64,
     /// Take the likeliest token, always
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p", "seed"])]
     greedy: bool,
     /// What logits are divided by; 0 takes the likeliest token
-    #[arg(long, value_name = "T", default_value_t = 1.0)]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
     temperature: f32,
     /// How many of the likeliest tokens are kept; 0 for all
     #[arg(long, value_name = "N", default_value_t = 0)]
     top_k: u32,
     /// How much of the probability is kept
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
     top_p: f32,
     /// How likely a token is at least, as a share of the likeliest
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     min_p: f32,
     /// What chance follows from: the same seed gives the same tokens
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -135,7 +169,7 @@ pub(crate) struct Compare {
     pub(crate) ours: PathBuf,
     /// The checkpoint to compare it with, of either format
     pub(crate) theirs: PathBuf,
-    /// Token ids to run both on, such as 1,2,3
+    /// Token ids to run both on, such as 1,2,3, or @FILE that has them
     #[arg(long, value_name = "IDS")]
     pub(crate) tokens: Tokens,
     /// Dtype of activations of the second, if it is another

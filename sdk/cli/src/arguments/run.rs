@@ -90,12 +90,13 @@ impl RunFlags {
 
 /// Reads a number of bytes.
 pub(crate) fn size(text: &str) -> Result<ByteSize, String> {
+    let too_large =
+        || Err("more bytes than a 64-bit number counts, expected a size such as 256MiB".to_owned());
     match text.parse::<ByteSize>() {
         // What does not fit is as much as does.
-        Ok(size) if size.as_u64() == u64::MAX => {
-            Err("more bytes than a 64-bit number counts, expected a size such as 256MiB".to_owned())
-        }
+        Ok(size) if size.as_u64() == u64::MAX => too_large(),
         Ok(size) => Ok(size),
+        Err(_) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => too_large(),
         Err(_) => Err(
             "expected a number, and a unit unless it counts bytes: KiB MiB GiB TiB PiB EiB, or KB MB GB TB PB EB; such as \
              256MiB or 1.5GB"
@@ -168,17 +169,9 @@ mod tests {
             );
             assert!(!error.contains("ByteSize"), "{error}");
         }
-        for text in [
-            "16EiB",
-            "99999999999EiB",
-            "99999999999999999999999",
-            "1e99GB",
-        ] {
+        for text in ["16EiB", "99999999999EiB", "99999999999999999999999"] {
             let error = size(text).unwrap_err();
-            assert!(
-                error.contains("64-bit") || text.contains('e'),
-                "{text}: {error}"
-            );
+            assert!(error.contains("64-bit"), "{text}: {error}");
         }
     }
 }

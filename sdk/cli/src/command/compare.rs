@@ -18,7 +18,10 @@ pub(crate) fn run(asked: &Compare, common: &Common, output: &Output) -> Result<(
     };
     let dtype = flags.dtype;
     let their_dtype = asked.their_dtype.unwrap_or(dtype);
-    let load = |path, device, dtype| model::load(path, flags, (device, dtype), common, output);
+    let load = |path, device, dtype| {
+        let texts = [asked.tokens.0.as_slice()];
+        model::load(path, flags, (device, dtype), &texts, common, output)
+    };
     let ours = load(asked.ours.as_path(), ours, dtype.dtype())?;
     let theirs = load(asked.theirs.as_path(), theirs, their_dtype.dtype())?;
     let tokens = &asked.tokens.0;
@@ -29,7 +32,8 @@ pub(crate) fn run(asked: &Compare, common: &Common, output: &Output) -> Result<(
     ];
     let [a, b] = &mut sessions;
     let chunk_tokens = usize::try_from(flags.chunk_tokens).unwrap_or(usize::MAX);
-    let comparison = compare([a, b], tokens, chunk_tokens)?;
+    let mut goes_on = || !interrupt::is_asked();
+    let comparison = compare([a, b], tokens, chunk_tokens, &mut goes_on)?;
     let compared = Compared::new(comparison, asked);
     let failure = compared.failure();
     output.checked(&compared, failure)

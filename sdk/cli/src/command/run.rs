@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rialto_runtime::{GenerateOptions, Generated, Stop, generate};
+use rialto_runtime::{Event, GenerateOptions, Generated, Stop, generate};
 use serde::Serialize;
 
 use crate::arguments::{Common, Run};
@@ -19,13 +19,15 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
     }
     let sampling = run.sampling();
     if let Some(what) = sampling.fault() {
-        return Err(rialto_runtime::Error::Step { what }.into());
+        return Err(rialto_runtime::Error::Sampling { what }.into());
     }
     interrupt::listen()?;
     let device = model::open(&run.model.backend, &run.model, output)?;
     let activation = run.model.dtype.dtype();
-    let loaded = model::load(&run.path, &run.model, (device, activation), common, output)?;
     let prompts: Vec<Vec<u32>> = run.tokens.iter().map(|tokens| tokens.0.clone()).collect();
+    let texts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+    let on = (device, activation);
+    let loaded = model::load(&run.path, &run.model, on, &texts, common, output)?;
     let lengths = prompts
         .iter()
         .map(|prompt| prompt.len() as u64 + run.max_new_tokens);
@@ -40,12 +42,14 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
         chunk_tokens: usize::try_from(run.model.chunk_tokens).unwrap_or(usize::MAX),
     };
     let (begun, mut first, mut count) = (Instant::now(), None, 0u64);
-    let mut on_token = |_: usize, _: u32| {
-        first.get_or_insert_with(Instant::now);
-        count += 1;
+    let mut on_event = |event| {
+        if let Event::Token { .. } = event {
+            first.get_or_insert_with(Instant::now);
+            count += 1;
+        }
         !interrupt::is_asked()
     };
-    let generated = generate(&mut session, &prompts, &options, &mut on_token)?;
+    let generated = generate(&mut session, &prompts, &options, &mut on_event)?;
     let seconds = begun.elapsed().as_secs_f64();
     let first_seconds = first.map(|first| first.duration_since(begun).as_secs_f64());
     if let Some(first_seconds) = first_seconds {

@@ -270,6 +270,22 @@ impl<'a> Contents<'a> {
         }
     }
 
+    /// Refuses the first tensor that is there once more with other bits. Errors: [`Error::Copy`].
+    pub(crate) fn check_copies(&self, progress: &dyn Progress) -> Result<(), Error> {
+        let (Bound::Tensors { found, .. }, Stored::HuggingFace(checkpoint)) =
+            (&self.bound, &self.source.stored)
+        else {
+            return Ok(());
+        };
+        for &(tensor, position) in &found.copies {
+            if let Some(tensor) = found.tensors[tensor] {
+                let [tensor, copy] = [tensor, position].map(|at| &checkpoint.tensors()[at]);
+                copies::check(checkpoint, tensor, copy, progress)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A line for each tensor that is there once more with other bits, on a Hugging Face side.
     pub(super) fn differing_copies(&self, progress: &dyn Progress) -> Result<Vec<String>, Error> {
         let (Bound::Tensors { found, .. }, Stored::HuggingFace(checkpoint)) =
