@@ -32,10 +32,9 @@ impl Contract for Gqa {
     };
 
     fn check(&self) -> Result<(), String> {
-        match (self.groups > 0, self.scale.is_finite()) {
-            (false, _) => Err("groups is 0, expected at least 1".to_owned()),
-            (_, false) => Err("scale is no number".to_owned()),
-            _ => Ok(()),
+        match self.groups > 0 {
+            true => shapes::number("scale", self.scale),
+            false => Err("groups is 0, expected at least 1".to_owned()),
         }
     }
 

@@ -34,10 +34,8 @@ impl Contract for IndexerScores {
     };
 
     fn check(&self) -> Result<(), String> {
-        match self.scale.is_finite() && self.head_scale.is_finite() {
-            true => Ok(()),
-            false => Err("a scale is no number".to_owned()),
-        }
+        shapes::number("scale", self.scale)?;
+        shapes::number("head_scale", self.head_scale)
     }
 
     fn infer(&self, inputs: &[ValueType]) -> Result<Vec<ValueType>, String> {

@@ -95,10 +95,7 @@ impl Contract for SparseMla {
     };
 
     fn check(&self) -> Result<(), String> {
-        match self.scale.is_finite() {
-            true => Ok(()),
-            false => Err("scale is no number".to_owned()),
-        }
+        shapes::number("scale", self.scale)
     }
 
     fn infer(&self, inputs: &[ValueType]) -> Result<Vec<ValueType>, String> {

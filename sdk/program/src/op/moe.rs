@@ -72,9 +72,11 @@ impl Contract for Router {
             let (top, all) = (self.top_groups, self.groups);
             return Err(format!("top_groups is {top}, of {all} groups"));
         }
-        match self.scale.is_finite() && self.epsilon.is_finite() && self.epsilon >= 0.0 {
+        shapes::number("scale", self.scale)?;
+        shapes::number("epsilon", self.epsilon)?;
+        match self.epsilon >= 0.0 {
             true => Ok(()),
-            false => Err("scale or epsilon is no number".to_owned()),
+            false => Err(format!("epsilon is {}, expected 0 or more", self.epsilon)),
         }
     }
 

@@ -6,7 +6,8 @@ use super::{Contract, Signature, shapes};
 use crate::ValueType;
 
 fn epsilon(eps: f64) -> Result<(), String> {
-    match eps.is_finite() && eps >= 0.0 {
+    shapes::number("eps", eps)?;
+    match eps >= 0.0 {
         true => Ok(()),
         false => Err(format!("eps is {eps}, expected 0 or more")),
     }

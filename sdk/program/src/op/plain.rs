@@ -120,6 +120,10 @@ impl Contract for Scale {
         saved: &[],
     };
 
+    fn check(&self) -> Result<(), String> {
+        shapes::number("factor", self.factor)
+    }
+
     fn infer(&self, inputs: &[ValueType]) -> Result<Vec<ValueType>, String> {
         shapes::float("x", &inputs[0])?;
         Ok(vec![inputs[0].clone()])

@@ -49,7 +49,8 @@ impl Contract for Rope {
     };
 
     fn check(&self) -> Result<(), String> {
-        if !(self.theta.is_finite() && self.theta > 0.0) {
+        shapes::number("theta", self.theta)?;
+        if self.theta <= 0.0 {
             return Err(format!("theta is {}, expected more than 0", self.theta));
         }
         match self.dims.is_multiple_of(2) {

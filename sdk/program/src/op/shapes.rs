@@ -1,8 +1,16 @@
-//! What several operations ask of their inputs.
+//! What several operations ask of their attributes and inputs.
 
 use rialto_tensor::Dtype;
 
 use crate::{Dim, Element, ValueType};
+
+/// Refuses an attribute that becomes no number, or an infinite one, in F32, which operations compute in.
+pub(super) fn number(name: &str, value: f64) -> Result<(), String> {
+    match (value as f32).is_finite() {
+        true => Ok(()),
+        false => Err(format!("{name} is {value:e}, expected a number of F32")),
+    }
+}
 
 /// Refuses what is not a float to compute with.
 pub(super) fn float(name: &str, value: &ValueType) -> Result<(), String> {

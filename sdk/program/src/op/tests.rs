@@ -186,13 +186,12 @@ fn shapes_are_inferred_for_extents_of_a_step_and_for_numbers() {
     assert_eq!(out.unwrap(), [f32s(&[5, 48])]);
 }
 
-/// One call of each operation that fits, and the same with one input changed: nothing that does not fit is taken.
-#[test]
-fn inputs_of_another_shape_or_element_are_refused() {
+/// A call of each operation that fits, in the order of their names.
+fn fitting() -> Vec<(Op, Vec<ValueType>)> {
     let ints = |shape: &[u64]| ValueType::new(Element::I32, shape.iter().copied());
     let cached = |width| [f32s(&[9, 16, width]), ints(&[5]), ints(&[5]), ints(&[2, 3])];
-    let mut codes = f32s(&[3, 4]).with_element(Element::Of(Dtype::F8E4m3));
-    let fitting: Vec<(Op, Vec<ValueType>)> = vec![
+    let codes = f32s(&[3, 4]).with_element(Element::Of(Dtype::F8E4m3));
+    vec![
         (Embed {}.into(), vec![ints(&[5]), f32s(&[7, 4])]),
         (RmsNorm { eps: 0.0 }.into(), vec![f32s(&[5, 4]), f32s(&[4])]),
         (
@@ -321,7 +320,7 @@ fn inputs_of_another_shape_or_element_are_refused() {
         ),
         (
             DequantizeBlock { block: [2, 2] }.into(),
-            vec![codes.clone(), f32s(&[2, 2])],
+            vec![codes, f32s(&[2, 2])],
         ),
         (Argmax {}.into(), vec![f32s(&[5, 9])]),
         (
@@ -335,10 +334,51 @@ fn inputs_of_another_shape_or_element_are_refused() {
                 f32s(&[5]),
             ],
         ),
+    ]
+}
+
+/// Numbers of F64 that F32 has no finite one for: of whatever attribute is a float, found by how it is written.
+#[test]
+fn a_float_of_any_operation_that_is_infinite_in_f32_is_refused_by_name() {
+    let mut found = Vec::new();
+    for (op, _) in fitting() {
+        let with = op.attributes();
+        for (attribute, _) in with.iter().filter(|(_, value)| value.is_f64()) {
+            for beyond in [1e300, -1e300, 3.5e38] {
+                let mut with = with.clone();
+                with.insert(attribute.clone(), json!(beyond));
+                let error = Op::parse(op.name(), &with).expect_err(attribute);
+                assert_eq!(error.slug(), "program/attributes");
+                assert!(error.to_string().contains(attribute), "{error}");
+            }
+            found.push(attribute.clone());
+        }
+    }
+    found.sort_unstable();
+    let floats = [
+        "eps",
+        "eps",
+        "epsilon",
+        "factor",
+        "head_scale",
+        "scale",
+        "scale",
+        "scale",
+        "scale",
+        "theta",
     ];
+    assert_eq!(found, floats);
+    // Not written as text, they may be no numbers.
+    let inputs = [f32s(&[5])];
+    assert!(Op::from(Scale { factor: f64::NAN }).infer(&inputs).is_err());
+}
+
+/// One call of each operation that fits, and the same with one input changed: nothing that does not fit is taken.
+#[test]
+fn inputs_of_another_shape_or_element_are_refused() {
+    let fitting = fitting();
     let names: Vec<&str> = fitting.iter().map(|(op, _)| op.name()).collect();
     assert_eq!(names, Op::NAMES);
-    codes.block = Some([2, 2]);
     for (op, inputs) in fitting {
         let outputs = op.infer(&inputs).unwrap();
         assert_eq!(outputs.len(), op.signature().outputs.len(), "{}", op.name());
