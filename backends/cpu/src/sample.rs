@@ -86,6 +86,8 @@ impl Cut {
             })
             .collect();
         likely.sort_unstable_by(|(a, at), (b, other)| b.total_cmp(a).then(at.cmp(other)));
+        // What `top_p` means is a part of what `top_k` leaves.
+        likely.truncate(self.top_k.unwrap_or(usize::MAX));
         let total = likely.iter().fold(0.0, |sum, (number, _)| sum + number);
         likely.iter_mut().for_each(|(number, _)| *number /= total);
         likely.truncate(self.kept(&likely));
@@ -99,13 +101,12 @@ impl Cut {
         drawn.or(likely.last()).map(|&(_, token)| token)
     }
 
-    /// How many of the probabilities are kept, which are in order. The first always is.
+    /// How many are kept of the probabilities that `top_k` left, which are in order. The first always is.
     fn kept(&self, likely: &[(f32, usize)]) -> usize {
-        let of_k = self.top_k.map_or(likely.len(), |k| k.min(likely.len()));
         let first = likely.first().map_or(0.0, |&(probability, _)| probability);
         let mut sum = 0.0;
         let mut kept = 0;
-        for &(probability, _) in &likely[..of_k] {
+        for &(probability, _) in likely {
             if kept > 0 && probability < self.min_p * first {
                 break;
             }
@@ -160,6 +161,13 @@ mod tests {
         assert_eq!(drawn(&cut), [0, 0, 0, 2, 2, 2, 2, 2]);
         let cut = Cut { min_p: 0.3, ..ALL };
         assert_eq!(drawn(&cut), [0, 0, 0, 2, 2, 2, 2, 2]);
+        // Two thirds and a third, of which 0.6 is in the first; of all tokens the first is a half.
+        let cut = Cut {
+            top_k: Some(2),
+            top_p: 0.6,
+            ..ALL
+        };
+        assert_eq!(drawn(&cut), [0; 8]);
         for cut in [
             Cut { top_p: 0.0, ..ALL },
             Cut { min_p: 2.0, ..ALL },

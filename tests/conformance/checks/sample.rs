@@ -207,22 +207,36 @@ pub(crate) mod draw {
         by_hand(backend, &eighths(), &with_draws(least(1.0), &[(0.99, 1)]))
     }
 
-    /// Shares stay those of all tokens after the first cut: with two kept, a half is still less than 0.6.
+    /// What `top_k` keeps is all that `top_p` is a part of: of two kept, a half of all is two thirds, which is more than 0.6.
     fn cuts_meet(backend: &dyn Backend) -> Verdict {
         let both = How(1.0, 2, 0.6, 0.0, 0.0);
         by_hand(
             backend,
             &eighths(),
-            &with_draws(both, &[(0.6, 1), (0.7, 3)]),
+            &with_draws(both, &[(0.6, 1), (0.99, 1)]),
         )?;
-        // What is kept never comes to 0.9.
+        // Of three, which are four, two and one sevenths, two are not 0.9.
+        let both = How(1.0, 3, 0.9, 0.0, 0.0);
+        let draws = [(0.57, 1), (0.58, 3), (0.85, 3), (0.86, 0), (0.99, 0)];
+        by_hand(backend, &eighths(), &with_draws(both, &draws))?;
+        // Of two it takes both to come to 0.9.
         let both = How(1.0, 2, 0.9, 0.0, 0.0);
         by_hand(
             backend,
             &eighths(),
             &with_draws(both, &[(0.6, 1), (0.7, 3)]),
         )?;
-        let all = How(1.0, 3, 0.8, 0.4, 0.0);
+        // Six sevenths are enough for 0.8 before `min_p` is asked, and all three are needed for 0.9, of which it leaves two.
+        for p in [0.8, 0.9] {
+            let all = How(1.0, 3, p, 0.4, 0.0);
+            by_hand(
+                backend,
+                &eighths(),
+                &with_draws(all, &[(0.6, 1), (0.99, 3)]),
+            )?;
+        }
+        // `min_p` is last: were its two thirds and a third what `top_p` is a part of, 0.6 would leave the first alone.
+        let all = How(1.0, 0, 0.6, 0.4, 0.0);
         by_hand(
             backend,
             &eighths(),

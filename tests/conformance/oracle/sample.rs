@@ -109,15 +109,16 @@ fn drawn(row: &[f64], how: &Draw) -> (i32, Option<String>) {
     if kept < order.len() {
         near("top_k", chances[kept - 1], chances[kept], each);
     }
-    // A sum of them is compared with a number: its roundings, and those of the sum of all below it.
-    let of_all = 2.0 * (each + gamma(row.len()));
+    // Parts of what was kept so far. A sum of them is compared with a number: its roundings, and those of the sum of all below it.
+    let of_top_k = 2.0 * (each + gamma(kept));
+    let whole: f64 = chances[..kept].iter().sum();
     let mut sum = 0.0;
     if how.top_p < 1.0 {
         for (position, chance) in chances[..kept].iter().enumerate() {
-            near("top_p", sum, how.top_p, of_all);
-            sum += chance;
+            near("top_p", sum, how.top_p, of_top_k);
+            sum += chance / whole;
             if sum >= how.top_p {
-                near("top_p", sum, how.top_p, of_all);
+                near("top_p", sum, how.top_p, of_top_k);
                 kept = position + 1;
                 break;
             }

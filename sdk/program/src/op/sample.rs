@@ -34,9 +34,10 @@ impl Contract for Argmax {
 
 /// A token of each row by chance: of the probabilities `softmax(logits / temperature)`, cut and drawn from.
 ///
-/// Tokens are put in order, the likeliest first, of equally likely ones the lower. Kept are the first `top_k` (all for 0), of
-/// these the first whose probabilities sum to `top_p` (all for 1) and those at least `min_p` times as likely as the first. Of
-/// what is kept, the token is the first up to and with which the sum is more than `draw` times the sum of all kept.
+/// Tokens are put in order, the likeliest first, of equally likely ones the lower. Kept are the first `top_k` (all for 0); of
+/// these, whose probabilities are scaled to a sum of 1, the first that sum to `top_p` (all for 1); and of those the ones that are at
+/// least `min_p` times as likely as the first. Of what is kept, the token is the first up to and with which the sum is more than
+/// `draw` times the sum of all kept.
 ///
 /// **Shapes**: `logits` F32 `[r, v]`; `temperature`, `top_p`, `min_p`, `draw` F32 `[r]`; `top_k` I32 `[r]`; out I32 `[r]`. They
 /// lie on the device: each row has its own.
@@ -46,7 +47,8 @@ impl Contract for Argmax {
 /// **Determinism**: chance is in `draw` alone, a number from 0 to less than 1 that the runtime makes of seed, sequence and
 /// position: the same whatever the batch.
 /// **Backward**: nothing.
-/// **Source**: Holtzman et al. 2020 (top-p); `temperature`, `top_p`, `top_k` of `generation_config.json`.
+/// **Source**: Holtzman et al. 2020 (top-p); `temperature`, `top_p`, `top_k` of `generation_config.json`, which transformers
+/// applies one after the other: temperature, `top_k`, `top_p`, `min_p`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {}
