@@ -116,7 +116,7 @@ pub(crate) fn dequantize_block(
         .map(|size| usize::try_from(size).unwrap_or(usize::MAX));
     out.floats().compute_rows(k, |at, out| {
         let scales = &scales[at / rows * in_row..][..in_row];
-        weight::decode(&codes[at * k..][..k], scales, columns, out);
+        weight::decode(&codes[at * k..][..k], scales, columns, k, out);
     });
 }
 

@@ -13,6 +13,9 @@ use crate::rows;
 /// Rows of a matrix that are one piece of work.
 pub(crate) const BLOCK_ROWS: usize = 8;
 
+/// Codes under one scale from which on a table of what all codes are under it costs less than a product for each.
+const TABLE_CODES: usize = 512;
+
 /// Vectors whose results are put in order together.
 const TILE: usize = 16;
 
@@ -65,12 +68,17 @@ impl<'a> Matrix<'a> {
         match self.values {
             Values::Plain(found) => found.widen(begin, scratch),
             Values::Blocks(codes, scales, block) if self.k > 0 => {
-                let rows = scratch.chunks_exact_mut(self.k).enumerate();
-                for (row, out) in rows {
-                    let codes = &codes[begin + row * self.k..][..self.k];
-                    let columns = self.k.div_ceil(block[1]);
-                    let scales = &scales[(first + row) / block[0] * columns..][..columns];
-                    decode(codes, scales, block[1], out);
+                let columns = self.k.div_ceil(block[1]);
+                let mut row = first;
+                while row < first + count {
+                    // Rows of one block share their scales.
+                    let end = (row / block[0] + 1) * block[0];
+                    let end = end.min(first + count);
+                    let scales = &scales[row / block[0] * columns..][..columns];
+                    let codes = &codes[row * self.k..end * self.k];
+                    let out = &mut scratch[(row - first) * self.k..(end - first) * self.k];
+                    decode(codes, scales, block[1], self.k, out);
+                    row = end;
                 }
             }
             Values::Blocks(..) => {}
@@ -104,17 +112,32 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Decodes a row of codes, whose blocks have so many columns: `bf16(f32(code) * scale)`.
+/// Decodes rows of `k` codes, whose blocks have so many columns and all of the rows: `bf16(f32(code) * scale)`.
 ///
-/// In two loops, since the first, which looks numbers up, is none that the compiler makes vectors of, and the second is.
-pub(crate) fn decode(codes: &[u8], scales: &[f32], columns: usize, out: &mut [f32]) {
-    for (out, &code) in out.iter_mut().zip(codes) {
-        *out = e4m3::VALUES[usize::from(code)];
-    }
-    for (out, &scale) in out.chunks_mut(columns).zip(scales) {
-        for number in out {
-            *number = bf16::decode(bf16::round(*number * scale));
+/// Looking a number up is nothing that the compiler makes vectors of, products are; so they are two loops, and where a block has many
+/// codes, the second is over a table of all that there are.
+pub(crate) fn decode(codes: &[u8], scales: &[f32], columns: usize, k: usize, out: &mut [f32]) {
+    for (block, &scale) in scales.iter().enumerate() {
+        let begin = block * columns;
+        let end = (begin + columns).min(k);
+        let scaled = |number| bf16::decode(bf16::round(number * scale));
+        let rows = codes.chunks_exact(k).zip(out.chunks_exact_mut(k));
+        let rows = rows.map(|(codes, out)| (&codes[begin..end], &mut out[begin..end]));
+        if rows.len() * (end - begin) < TABLE_CODES {
+            for (codes, out) in rows {
+                look_up(codes, &e4m3::VALUES, out);
+                out.iter_mut().for_each(|number| *number = scaled(*number));
+            }
+        } else {
+            let table = e4m3::VALUES.map(scaled);
+            rows.for_each(|(codes, out)| look_up(codes, &table, out));
         }
+    }
+}
+
+fn look_up(codes: &[u8], table: &[f32; 256], out: &mut [f32]) {
+    for (out, &code) in out.iter_mut().zip(codes) {
+        *out = table[usize::from(code)];
     }
 }
 
@@ -150,4 +173,31 @@ pub(crate) fn multiply(matrix: &Matrix<'_>, n: usize, vectors: &[&[f32]], out: F
             matrix.products(block * BLOCK_ROWS, vectors, scratch, out);
         });
     transpose(&results, n, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_decoded_together_are_the_same_bits_as_one_by_one() {
+        // Every code, in two blocks and a part of one; products that are rounded, too large, and no numbers.
+        let (k, columns) = (300, 128);
+        let codes: Vec<u8> = (0..8 * k).map(|at| (at % 256) as u8).collect();
+        for scales in [[1.001, -3.7e-5, 0.0], [1e36, 1e-41, f32::NAN]] {
+            let mut together = vec![7.0; codes.len()];
+            decode(&codes, &scales, columns, k, &mut together);
+            for (at, (&code, found)) in codes.iter().zip(&together).enumerate() {
+                let number = e4m3::VALUES[usize::from(code)] * scales[at % k / columns];
+                let expected = bf16::decode(bf16::round(number));
+                assert_eq!(found.to_bits(), expected.to_bits(), "{at}");
+            }
+            let mut one_by_one = vec![7.0; codes.len()];
+            let rows = codes.chunks_exact(k).zip(one_by_one.chunks_exact_mut(k));
+            rows.for_each(|(codes, out)| decode(codes, &scales, columns, k, out));
+            let [together, one_by_one] =
+                [together, one_by_one].map(|rows| rows.into_iter().map(f32::to_bits));
+            assert!(together.eq(one_by_one));
+        }
+    }
 }
