@@ -1,10 +1,8 @@
 //! The driver, and the opened device.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use rialto_backend::{
@@ -14,6 +12,8 @@ use rialto_backend::{
 use rialto_program::Op;
 use rialto_tensor::{Dtype, simd};
 
+use crate::facts::{self, cores};
+use crate::memory::Memory;
 use crate::recording::CpuRecording;
 use crate::storage::Storage;
 
@@ -48,7 +48,7 @@ impl Driver for CpuDriver {
     }
 }
 
-/// What is known of the processor. The files are those of Linux: elsewhere less is known.
+/// What is known of the processor.
 fn describe() -> DeviceInfo {
     let tier = match simd::check() {
         Ok(tier) => tier.to_string(),
@@ -58,28 +58,10 @@ fn describe() -> DeviceInfo {
     DeviceInfo {
         backend: NAME.to_owned(),
         index: 0,
-        name: fact("/proc/cpuinfo", "model name")
-            .unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
-        memory_bytes: fact("/proc/meminfo", "MemTotal").and_then(|text| kibibytes(&text)),
+        name: facts::processor(),
+        memory_bytes: facts::memory_bytes(),
         details: BTreeMap::from(details.map(|(key, value)| (key.to_owned(), value))),
     }
-}
-
-/// The first value under a key in a file of lines `key : value`.
-fn fact(file: &str, key: &str) -> Option<String> {
-    let text = fs::read_to_string(file).ok()?;
-    let mut facts = text.lines().filter_map(|line| line.split_once(':'));
-    let (_, value) = facts.find(|(found, _)| found.trim() == key)?;
-    Some(value.trim().to_owned()).filter(|value| !value.is_empty())
-}
-
-fn kibibytes(text: &str) -> Option<u64> {
-    let number: u64 = text.strip_suffix("kB")?.trim().parse().ok()?;
-    number.checked_mul(1024)
-}
-
-fn cores() -> NonZeroUsize {
-    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
 /// The processor, opened, with threads of its own.
@@ -89,11 +71,12 @@ pub struct CpuBackend {
     queue: Arc<Queue>,
 }
 
-/// Threads, and the one order in which all that is asked of a device happens. Each buffer of the device knows it: by that they are
-/// told from those of another.
+/// Threads, memory, and the one order in which all that is asked of a device happens. Each buffer of the device knows it: by that
+/// they are told from those of another.
 pub(crate) struct Queue {
     pool: ThreadPool,
     turn: Mutex<()>,
+    pub(crate) memory: Arc<Memory>,
 }
 
 impl Queue {
@@ -131,11 +114,16 @@ impl CpuBackend {
             is_row_invariant: true,
             max_buffer_bytes: None,
         };
-        let turn = Mutex::new(());
+        let queue = Queue {
+            pool,
+            turn: Mutex::new(()),
+            // All of the machine's: what others have of it is looked at when much is asked for.
+            memory: Memory::new(info.memory_bytes),
+        };
         Ok(CpuBackend {
             info,
             capabilities,
-            queue: Arc::new(Queue { pool, turn }),
+            queue: Arc::new(queue),
         })
     }
 }
@@ -209,7 +197,6 @@ mod tests {
         let device = &probe.devices[0];
         assert!(!device.name.is_empty());
         assert!(device.details.contains_key("cores") && device.details.contains_key("simd"));
-        assert_eq!(kibibytes("16 kB"), Some(16384));
         let error = CpuDriver.open(1, &OpenOptions::default()).err().unwrap();
         assert_eq!(error.slug(), "backend/no-device");
     }
@@ -263,6 +250,28 @@ mod tests {
         assert_eq!(slug(Dtype::F32, [1 << 40, 1 << 20]), "backend/memory");
         assert_eq!(slug(Dtype::F32, [1 << 40, 1 << 40]), "backend/buffer-size");
         assert_eq!(slug(Dtype::F64, [1, 1]), "backend/unsupported-element");
+        // More than the machine has, which the system would promise.
+        if let Some(bytes) = device.device().memory_bytes {
+            assert_eq!(slug(Dtype::F8E4m3, [bytes, 1]), "backend/memory");
+        }
+    }
+
+    #[test]
+    fn a_buffer_counts_until_its_last_owner_ends_and_one_that_was_refused_never_does() {
+        let device = CpuBackend::open(&OpenOptions::default()).unwrap();
+        let held = || device.queue.memory.held();
+        let tensor = TensorType::new(Dtype::F32, [250, 4]);
+        let buffers = [(); 2].map(|()| device.allocate(&tensor).unwrap());
+        let kept = buffers[0].clone();
+        assert_eq!(held(), 8000);
+        device
+            .allocate(&TensorType::new(Dtype::F8E4m3, [1 << 62]))
+            .unwrap_err();
+        assert_eq!(held(), 8000);
+        drop(buffers);
+        assert_eq!(held(), 4000);
+        drop(kept);
+        assert_eq!(held(), 0);
     }
 
     #[test]

@@ -34,6 +34,8 @@
 //! | module | noun |
 //! |---|---|
 //! | `device` | the driver and the opened device |
+//! | `facts` | what the system says of the machine |
+//! | `memory` | how much the buffers of a device have, and may have |
 //! | `storage` | memory behind a buffer |
 //! | `recording` | calls, and which function runs which |
 //! | `operand` | what a function reads and writes |
@@ -49,10 +51,12 @@ mod attention;
 mod cache;
 mod device;
 mod embed;
+mod facts;
 mod function;
 mod gqa;
 mod indexer;
 mod linear;
+mod memory;
 mod mla;
 mod moe;
 mod norm;

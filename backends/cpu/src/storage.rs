@@ -6,6 +6,7 @@ use rialto_backend::{Buffer, Error, TensorType};
 use rialto_tensor::Dtype;
 
 use crate::device::{NAME, Queue};
+use crate::memory::{Share, zeros};
 
 /// Elements of one type.
 #[derive(Debug)]
@@ -111,6 +112,8 @@ fn read<T: Stored>(elements: &[T], begin: usize, bytes: &mut [u8]) {
 pub(crate) struct Storage {
     elements: RwLock<Elements>,
     queue: Arc<Queue>,
+    /// Of the memory of the device, given back when it ends.
+    _share: Share,
 }
 
 impl Storage {
@@ -134,13 +137,17 @@ impl Storage {
                 });
             }
         };
-        let elements = elements.ok_or_else(|| Error::Memory {
-            device: device.to_owned(),
-            bytes,
-        })?;
+        // Nothing is written yet: pages that are refused now were never there.
+        let (Some(elements), Some(share)) = (elements, queue.memory.share(bytes)) else {
+            return Err(Error::Memory {
+                device: device.to_owned(),
+                bytes,
+            });
+        };
         Ok(Storage {
             elements: RwLock::new(elements),
             queue: Arc::clone(queue),
+            _share: share,
         })
     }
 
@@ -166,12 +173,4 @@ impl Storage {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn zeros<T: Stored>(count: u64) -> Option<Vec<T>> {
-    let count = usize::try_from(count).ok()?;
-    let mut elements = Vec::new();
-    elements.try_reserve_exact(count).ok()?;
-    elements.resize(count, T::default());
-    Some(elements)
 }
