@@ -20,6 +20,9 @@ use crate::storage::Storage;
 /// Name of the backend.
 pub(crate) const NAME: &str = "cpu";
 
+/// More threads than a machine has cores, or nearly any: a larger number is a slip.
+const MOST_THREADS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+
 /// Finds the processor, which every machine has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuDriver;
@@ -93,10 +96,19 @@ impl Queue {
 }
 
 impl CpuBackend {
-    /// Opens the processor with a number of threads. Errors: [`Error::Lost`] if they cannot be started.
+    /// Opens the processor with a number of threads. Errors: [`Error::Threads`] for too many, [`Error::Lost`] if they cannot be
+    /// started.
     pub fn open(options: &OpenOptions) -> Result<CpuBackend, Error> {
         let mut info = describe();
         let threads = options.threads.unwrap_or_else(cores);
+        let most = MOST_THREADS.max(cores());
+        if threads > most {
+            return Err(Error::Threads {
+                asked: threads.get(),
+                most: most.get(),
+                cores: cores().get(),
+            });
+        }
         let details = &mut info.details;
         details.insert("threads".to_owned(), threads.to_string());
         let pool = ThreadPoolBuilder::new()
@@ -105,7 +117,7 @@ impl CpuBackend {
             .build();
         let pool = pool.map_err(|error| Error::Lost {
             device: info.name.clone(),
-            reason: error.to_string(),
+            reason: format!("{threads} threads could not be started: {error}"),
         })?;
         let capabilities = Capabilities {
             ops: Op::NAMES.iter().map(|&name| name.to_owned()).collect(),
@@ -199,6 +211,24 @@ mod tests {
         assert!(device.details.contains_key("cores") && device.details.contains_key("simd"));
         let error = CpuDriver.open(1, &OpenOptions::default()).err().unwrap();
         assert_eq!(error.slug(), "backend/no-device");
+    }
+
+    #[test]
+    fn more_threads_than_any_machine_has_are_refused_with_how_many_this_one_has() {
+        let open = |threads| {
+            let threads = NonZeroUsize::new(threads);
+            CpuDriver.open(0, &OpenOptions { threads })
+        };
+        for asked in [1_000_000, usize::MAX] {
+            let error = open(asked).err().unwrap();
+            assert_eq!((error.slug(), error.code()), ("backend/threads", 1));
+            let said = error.to_string();
+            assert!(said.contains(&asked.to_string()), "{said}");
+            assert!(said.contains(&format!("{} cores", cores())), "{said}");
+            assert!(error.help().is_some());
+        }
+        // More than there are cores is slow, and allowed.
+        assert!(open(cores().get() + 1).is_ok());
     }
 
     #[test]

@@ -26,6 +26,18 @@ pub enum Error {
         /// What was found instead.
         reason: String,
     },
+    /// More threads than a backend starts.
+    #[error(
+        "{asked} threads were asked for, expected at most {most}; the machine has {cores} cores"
+    )]
+    Threads {
+        /// The number asked for.
+        asked: usize,
+        /// The largest.
+        most: usize,
+        /// Cores that there are.
+        cores: usize,
+    },
     /// An operation that a backend does not run.
     #[error("backend {backend} does not run {op}")]
     UnsupportedOp {
@@ -120,6 +132,7 @@ impl Error {
     pub const KINDS: &'static [(&'static str, u32)] = &[
         ("backend/unknown", 1),
         ("backend/no-device", 7),
+        ("backend/threads", 1),
         ("backend/unsupported-op", 3),
         ("backend/unsupported-element", 3),
         ("backend/operand", 1),
@@ -146,6 +159,7 @@ impl Error {
         match self {
             Error::UnknownBackend { .. } => "backend/unknown",
             Error::NoDevice { .. } => "backend/no-device",
+            Error::Threads { .. } => "backend/threads",
             Error::UnsupportedOp { .. } => "backend/unsupported-op",
             Error::UnsupportedElement { .. } => "backend/unsupported-element",
             Error::Operand { .. } => "backend/operand",
@@ -175,10 +189,16 @@ impl Error {
             Error::UnknownBackend { .. } | Error::NoDevice { .. } => {
                 Some("`rialto backend list` shows the devices there are".to_owned())
             }
+            Error::Threads { .. } => {
+                Some("one thread for each core is the fastest, and the default".to_owned())
+            }
             Error::UnsupportedOp { .. } | Error::UnsupportedElement { .. } => {
                 Some("choose another backend; `--backend cpu` runs every operation".to_owned())
             }
             Error::Program(error) => error.help(),
+            Error::Memory { .. } => {
+                Some("give fewer positions or a smaller model, or free memory".to_owned())
+            }
             Error::Pages { .. } => {
                 Some("end other sequences, or make the caches longer".to_owned())
             }
