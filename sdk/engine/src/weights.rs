@@ -120,7 +120,7 @@ impl<'a> Weights<'a> {
         &self.contents.notices
     }
 
-    /// Compares recorded checksums of what was read only in part. Errors: those of [`crate::audit`].
+    /// Compares recorded checksums of what was read only in part. Errors: those of [`fn@crate::audit`].
     pub fn finish(&self, progress: &dyn Progress) -> Result<(), Error> {
         self.contents.finish_checks(progress)
     }
