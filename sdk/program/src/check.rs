@@ -375,14 +375,6 @@ impl<'a> Checking<'a> {
                 self.fault(Some(phase), Some((position, call)), reason);
             }
         }
-        for input in phase
-            .inputs
-            .iter()
-            .filter(|input| !read.contains(&input.name))
-        {
-            let reason = format!("no call reads input {:?}", input.name);
-            self.fault(Some(phase), None, reason);
-        }
     }
 
     fn unused(&mut self) {

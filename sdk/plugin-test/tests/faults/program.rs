@@ -31,6 +31,7 @@ fn with_norms(program: &mut Program, tensors: &str, shape: &[u64]) {
     });
     let call = json!({"op": "rialto.embed/1", "in": ["tokens", "norms"], "out": ["looked up"]});
     program.phases[0].calls.push(from_value(call).unwrap());
+    program.phases[0].outputs.push("looked up".to_owned());
 }
 
 #[test]
@@ -112,8 +113,13 @@ fn each_tensor_of_a_stack_is_looked_for() {
     );
     assert_found(
         Check::Program,
-        &of(norms, &[u64::MAX, 8]),
+        &of(norms, &[1000, 8]),
         "param norms of the program (small): expected at most ",
+    );
+    assert_found(
+        Check::Program,
+        &of(norms, &[u64::MAX, 8]),
+        "params come from 18446744073709551615 tensors",
     );
     assert_found(
         Check::Program,
