@@ -7,6 +7,7 @@ use rialto_backend::{Backend, Choice, OpenOptions, Registry};
 use rialto_cpu::CpuDriver;
 use rialto_program::Op;
 use rialto_tests::device::device_or_skip;
+use rialto_wgpu::WgpuDriver;
 
 use crate::harness::Verdict;
 use crate::ideal::Ideal;
@@ -15,7 +16,7 @@ use crate::ideal::Ideal;
 const OTHERS: &[&str] = &["wgpu"];
 
 fn registry() -> Registry {
-    Registry::new().with(CpuDriver)
+    Registry::new().with(CpuDriver).with(WgpuDriver)
 }
 
 fn cpu(threads: usize) -> Arc<dyn Backend> {

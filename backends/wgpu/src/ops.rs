@@ -1,0 +1,30 @@
+//! Which module records which operation.
+
+use rialto_backend::{Error, OpCall};
+
+use crate::device::NAME;
+use crate::plain;
+use crate::recording::Recorder;
+
+type Record = fn(&OpCall, &mut Recorder) -> Option<Result<(), Error>>;
+
+/// The modules, each with the names of its operations.
+const MODULES: &[(&[&str], Record)] = &[(plain::OPS, plain::record)];
+
+/// Names of all operations that are run.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    MODULES.iter().flat_map(|(names, _)| names.iter().copied())
+}
+
+/// Records a call. Errors: [`Error::UnsupportedOp`], and what it is given that no shader reads.
+pub(crate) fn record(call: &OpCall, recorder: &mut Recorder) -> Result<(), Error> {
+    let mut tried = MODULES
+        .iter()
+        .filter_map(|(_, record)| record(call, recorder));
+    tried.next().unwrap_or_else(|| {
+        Err(Error::UnsupportedOp {
+            backend: NAME.to_owned(),
+            op: call.op().name().to_owned(),
+        })
+    })
+}
