@@ -4,18 +4,10 @@
 // Floor: the bytes of the inputs and of an F32 output.
 
 #include common
+#include sigmoid
 #floats x 1
 #floats y 2
 @group(0) @binding(3) var<storage, read_write> result: array<u32>;
-
-fn sigmoid(x: f32) -> f32 {
-    // Of the two forms the one whose exponential does not overflow.
-    if (x >= 0.0) {
-        return 1.0 / (1.0 + exp(-x));
-    }
-    let e = exp(x);
-    return e / (1.0 + e);
-}
 
 fn value(x: f32, y: f32, function: u32) -> f32 {
     switch (function) {

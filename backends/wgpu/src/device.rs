@@ -278,7 +278,7 @@ impl WgpuBackend {
             capabilities: Capabilities {
                 ops: ops::names().map(str::to_owned).collect::<BTreeSet<_>>(),
                 activations: vec![Dtype::F32, Dtype::Bf16],
-                runs_block_weights: false,
+                runs_block_weights: true,
                 is_row_invariant: true,
                 max_buffer_bytes: Some(largest),
             },

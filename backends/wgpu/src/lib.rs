@@ -11,9 +11,13 @@
 //! | `recording` | dispatches of recorded calls |
 //! | `ops` | which module records which operation |
 //! | `plain` | the dispatches of plain operations |
+//! | `linear` | those of products with weights |
+//! | `moe` | those of a mixture of experts |
 #![forbid(unsafe_code)]
 
 pub mod device;
+mod linear;
+mod moe;
 mod ops;
 mod plain;
 mod recording;

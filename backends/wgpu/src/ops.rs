@@ -3,13 +3,17 @@
 use rialto_backend::{Error, OpCall};
 
 use crate::device::NAME;
-use crate::plain;
 use crate::recording::Recorder;
+use crate::{linear, moe, plain};
 
 type Record = fn(&OpCall, &mut Recorder) -> Option<Result<(), Error>>;
 
 /// The modules, each with the names of its operations.
-const MODULES: &[(&[&str], Record)] = &[(plain::OPS, plain::record)];
+const MODULES: &[(&[&str], Record)] = &[
+    (plain::OPS, plain::record),
+    (linear::OPS, linear::record),
+    (moe::OPS, moe::record),
+];
 
 /// Names of all operations that are run.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {

@@ -7,7 +7,7 @@ use rialto_tensor::Dtype;
 
 use crate::device::{NAME, Shared};
 use crate::ops;
-use crate::shader::{self, KIND};
+use crate::shader::{self, E4M3, KIND};
 use crate::storage::Storage;
 
 /// Words of the uniform buffer of a dispatch.
@@ -87,6 +87,20 @@ pub(crate) struct Floats {
 }
 
 impl Floats {
+    /// F32 elements that another dispatch leaves.
+    pub(crate) fn scratch(buffer: &wgpu::Buffer, shape: Vec<u64>) -> Floats {
+        Floats {
+            buffer: buffer.clone(),
+            kind: 0,
+            shape,
+        }
+    }
+
+    /// The device's memory.
+    pub(crate) fn buffer(&self) -> &wgpu::Buffer {
+        &self.buffer
+    }
+
     /// Elements of all axes.
     pub(crate) fn elements(&self) -> u64 {
         self.shape.iter().product()
@@ -118,6 +132,13 @@ impl Weight {
         // A block larger than the matrix is the matrix.
         let [rows, columns] = self.block;
         [*n, *k, rows.min((*n).max(1)), columns.min((*k).max(1))]
+    }
+
+    /// Whether four columns from a multiple of four on are whole words, with one scale.
+    pub(crate) fn has_fours(&self) -> bool {
+        let [_, k, _, columns] = self.sizes();
+        let is_in_blocks = self.kind == E4M3;
+        k.is_multiple_of(4) && (!is_in_blocks || columns.is_multiple_of(4))
     }
 }
 
@@ -201,18 +222,29 @@ impl Recorder {
 
     /// Runs `launch` with the place for its F32 results as the last binding. Results in BF16 are rounded by a dispatch after it.
     pub(crate) fn leave(&mut self, launch: Launch, out: &Buffer) -> Result<(), Error> {
-        let tensor = out.tensor();
-        let elements: u64 = tensor.shape.extents().iter().product();
-        let place = self.buffer(out)?;
-        if tensor.dtype != Dtype::Bf16 {
-            return self.dispatch(launch.buffer(&place));
+        let place = self.place(out)?;
+        self.dispatch(launch.buffer(&place))?;
+        self.settle(&place, out)
+    }
+
+    /// Where F32 results go, until [`Recorder::settle`].
+    pub(crate) fn place(&self, out: &Buffer) -> Result<wgpu::Buffer, Error> {
+        match out.tensor().dtype {
+            Dtype::Bf16 => self.scratch(out.tensor().shape.extents().iter().product()),
+            _ => self.buffer(out),
         }
-        let scratch = self
-            .shared
-            .allocate(4 * elements, wgpu::BufferUsages::STORAGE)?;
-        self.dispatch(launch.buffer(&scratch))?;
+    }
+
+    /// Rounds the results of a place, if they are BF16.
+    pub(crate) fn settle(&mut self, place: &wgpu::Buffer, out: &Buffer) -> Result<(), Error> {
+        let tensor = out.tensor();
+        if tensor.dtype != Dtype::Bf16 {
+            return Ok(());
+        }
+        let elements: u64 = tensor.shape.extents().iter().product();
         let pack = Launch::new("pack", elements.div_ceil(2 * GROUP));
-        self.dispatch(pack.params([elements]).buffer(&scratch).buffer(&place))
+        let packed = self.buffer(out)?;
+        self.dispatch(pack.params([elements]).buffer(place).buffer(&packed))
     }
 
     pub(crate) fn dispatch(&mut self, launch: Launch) -> Result<(), Error> {

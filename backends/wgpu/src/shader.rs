@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `#include NAME` | the file `NAME.wgsl` |
 //! | `#floats NAME BINDING` | a read-only buffer of F32 or BF16 elements, `fn NAME_at(index: u32) -> f32`, and `fn NAME_bits(index: u32) -> u32`, the same as the bits of an F32, for copies: a driver may change NaN on its way through a float |
-//! | `#weight NAME BINDING` | a matrix of F32, BF16 or E4M3 in blocks, its scales at the binding after it, and `fn NAME_at(batch: u32, row: u32, column: u32) -> f32`. The shader defines `fn NAME_shape() -> vec4<u32>`: rows, columns, rows and columns of a block |
+//! | `#weight NAME BINDING` | a matrix of F32, BF16 or E4M3 in blocks, its scales at the binding after it, and `fn NAME_at(batch: u32, row: u32, column: u32) -> f32`; `NAME_four` is four columns from a multiple of four on, where `Weight::has_fours`. The shader defines `fn NAME_shape() -> vec4<u32>`: rows, columns, rows and columns of a block |
 //!
 //! What elements are is an `override` constant, [`KIND`] behind the name: a pipeline is made for each combination that comes up. Sizes are
 //! in a uniform buffer, `params`, so that no pipeline is made for a number of tokens.
@@ -19,12 +19,15 @@ use rialto_tensor::Dtype;
 /// What stands behind a name in the constant that says what its elements are.
 pub(crate) const KIND: &str = "kind";
 
+/// The number of codes in blocks.
+pub(crate) const E4M3: u32 = 2;
+
 /// The number of an element type in shaders.
 pub(crate) fn kind(dtype: Dtype) -> Option<u32> {
     match dtype {
         Dtype::F32 => Some(0),
         Dtype::Bf16 => Some(1),
-        Dtype::F8E4m3 => Some(2),
+        Dtype::F8E4m3 => Some(E4M3),
         _ => None,
     }
 }
@@ -38,11 +41,14 @@ macro_rules! shaders {
     };
 }
 
-shaders! { "common" "pages" "pack" "elementwise" "rows" }
+shaders! {
+    "common" "pages" "sigmoid" "product"
+    "pack" "elementwise" "rows" "gemv" "columns" "tile" "gated" "weighed" "router"
+}
 
 /// Files that only others include: they are no shaders.
 #[cfg(test)]
-pub(crate) const INCLUDED: &[&str] = &["common", "pages"];
+pub(crate) const INCLUDED: &[&str] = &["common", "pages", "sigmoid", "product"];
 
 /// The text of a shader, with its lines of the table expanded.
 ///
@@ -117,6 +123,29 @@ override {name}_{KIND}: u32;
     let down = (shape.x + shape.z - 1u) / shape.z;
     let block = (batch * down + row / shape.z) * across + column / shape.w;
     return bf16_round(e4m3(code) * bitcast<f32>({name}_scales[block]));
+}}
+fn {name}_four(batch: u32, row: u32, column: u32) -> vec4<f32> {{
+    let shape = {name}_shape();
+    let index = (batch * shape.x + row) * shape.y + column;
+    if ({name}_{KIND} == F32) {{
+        return bitcast<vec4<f32>>(vec4<u32>({name}[index], {name}[index + 1u], {name}[index + 2u], {name}[index + 3u]));
+    }}
+    if ({name}_{KIND} == BF16) {{
+        let low = {name}[index >> 1u];
+        let high = {name}[(index >> 1u) + 1u];
+        return bitcast<vec4<f32>>(vec4<u32>(bf16_of(low, 0u), bf16_of(low, 1u), bf16_of(high, 0u), bf16_of(high, 1u)));
+    }}
+    let word = {name}[index >> 2u];
+    let across = (shape.y + shape.w - 1u) / shape.w;
+    let down = (shape.x + shape.z - 1u) / shape.z;
+    let block = (batch * down + row / shape.z) * across + column / shape.w;
+    let scale = bitcast<f32>({name}_scales[block]);
+    return vec4<f32>(
+        bf16_round(e4m3(word & 0xffu) * scale),
+        bf16_round(e4m3((word >> 8u) & 0xffu) * scale),
+        bf16_round(e4m3((word >> 16u) & 0xffu) * scale),
+        bf16_round(e4m3(word >> 24u) * scale),
+    );
 }}
 "
     );

@@ -1,0 +1,70 @@
+// Products of few rows and a matrix whose rows are summed over, the matrix of a batch or of an expert that is looked up.
+//
+// A workgroup makes four neighbours of a row. Of each, 16 lanes add up chunks that lie side by side, and one of them adds the chunks' sums.
+//
+// Floor: the bytes of the matrices, for each row.
+
+#include common
+#include product
+override routed: u32;
+@group(0) @binding(4) var<storage, read> ids: array<u32>;
+@group(0) @binding(5) var<storage, read_write> result: array<u32>;
+
+var<workgroup> parts: array<f32, 64>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let index = group.y * FOLD + group.x;
+    let columns = params[0].y;
+    let k = params[0].z;
+    let batches = params[0].w;
+    let across = (columns + 3u) / 4u;
+    if (index >= params[0].x * batches * across) {
+        return;
+    }
+    let column = 4u * (index % across) + lane / CHUNK;
+    let batch = index / across % batches;
+    let row = index / across / batches;
+    var expert = 0u;
+    var is_wanted = column < columns;
+    if (routed == 1u) {
+        // -1, as an unsigned number, is beyond every expert.
+        expert = ids[params[4].y + row];
+        is_wanted = is_wanted && expert < params[4].z;
+    }
+    let of_x = x_begin(row, batch);
+    let of_weight = weight_begin(batch) + column;
+    let mine = lane % CHUNK;
+    var total = 0.0;
+    for (var begin = 0u; begin < k; begin += CHUNK * CHUNK) {
+        let first = begin + CHUNK * mine;
+        var part = 0.0;
+        if (is_wanted && first < k) {
+            let end = min(first + CHUNK, k);
+            if (params[2].w == 1u) {
+                for (var i = first; i < end; i += 4u) {
+                    let four = weight_four(expert, of_weight, i);
+                    part = fma(x_at(of_x + i), four.x, part);
+                    part = fma(x_at(of_x + i + 1u), four.y, part);
+                    part = fma(x_at(of_x + i + 2u), four.z, part);
+                    part = fma(x_at(of_x + i + 3u), four.w, part);
+                }
+            } else {
+                for (var i = first; i < end; i += 1u) {
+                    part = fma(x_at(of_x + i), weight_at(expert, of_weight, i), part);
+                }
+            }
+        }
+        parts[lane] = part;
+        workgroupBarrier();
+        if (mine == 0u) {
+            for (var i = 0u; i < CHUNK; i += 1u) {
+                total += parts[lane + i];
+            }
+        }
+        workgroupBarrier();
+    }
+    if (mine == 0u && is_wanted) {
+        result[result_begin(row, batch) + column] = bitcast<u32>(total);
+    }
+}
