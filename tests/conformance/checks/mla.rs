@@ -41,7 +41,7 @@ pub(crate) mod absorb {
 
     fn every_shape_and_every_way_of_storing_weights(backend: &dyn Backend) -> Verdict {
         for [heads, nope, _, value, latent] in shapes::MLA {
-            for t in [0, 1, 3] {
+            for t in [0, 1, 3, 9] {
                 for stored in STORED {
                     for activation in ACTIVATIONS {
                         let case = Case::new(MlaAbsorb { value }, activation, |maker, _| {
@@ -83,7 +83,7 @@ pub(crate) mod expand {
 
     fn every_shape_and_every_way_of_storing_weights(backend: &dyn Backend) -> Verdict {
         for [heads, nope, _, value, latent] in shapes::MLA {
-            for t in [0, 1, 3] {
+            for t in [0, 1, 3, 9] {
                 for stored in STORED {
                     for activation in ACTIVATIONS {
                         let case = Case::new(MlaExpand { value }, activation, |maker, _| {
