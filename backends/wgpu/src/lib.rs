@@ -11,16 +11,30 @@
 //! | `recording` | dispatches of recorded calls |
 //! | `ops` | which module records which operation |
 //! | `plain` | the dispatches of plain operations |
+//! | `norm` | those of what goes over whole rows |
+//! | `rope` | those of rotary position embedding |
 //! | `linear` | those of products with weights |
 //! | `moe` | those of a mixture of experts |
+//! | `cache` | where rows of caches are, and the dispatch that writes them |
+//! | `indexer` | the dispatches that choose positions |
+//! | `attention` | those of attention over caches |
+//! | `quant` | those of block-scaled E4M3 |
+//! | `sample` | those of choosing the next token |
 #![forbid(unsafe_code)]
 
+mod attention;
+mod cache;
 pub mod device;
+mod indexer;
 mod linear;
 mod moe;
+mod norm;
 mod ops;
 mod plain;
+mod quant;
 mod recording;
+mod rope;
+mod sample;
 mod shader;
 mod storage;
 

@@ -4,7 +4,7 @@ use rialto_backend::{Error, OpCall};
 
 use crate::device::NAME;
 use crate::recording::Recorder;
-use crate::{linear, moe, plain};
+use crate::{attention, cache, indexer, linear, moe, norm, plain, quant, rope, sample};
 
 type Record = fn(&OpCall, &mut Recorder) -> Option<Result<(), Error>>;
 
@@ -13,6 +13,13 @@ const MODULES: &[(&[&str], Record)] = &[
     (plain::OPS, plain::record),
     (linear::OPS, linear::record),
     (moe::OPS, moe::record),
+    (norm::OPS, norm::record),
+    (rope::OPS, rope::record),
+    (cache::OPS, cache::record),
+    (indexer::OPS, indexer::record),
+    (attention::OPS, attention::record),
+    (quant::OPS, quant::record),
+    (sample::OPS, sample::record),
 ];
 
 /// Names of all operations that are run.

@@ -208,6 +208,18 @@ impl Recorder {
             .allocate(4 * elements, wgpu::BufferUsages::STORAGE)
     }
 
+    /// Numbers that are known when a call is recorded.
+    pub(crate) fn table(&self, words: &[u32]) -> Result<wgpu::Buffer, Error> {
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+        // At least one element of what a shader may take it for.
+        let bytes = (4 * words.len() as u64).max(16);
+        let buffer = self.shared.allocate(bytes, usage)?;
+        self.shared
+            .queue
+            .write_buffer(&buffer, 0, bytemuck::cast_slice(words));
+        Ok(buffer)
+    }
+
     /// The device's memory behind a buffer.
     pub(crate) fn buffer(&self, buffer: &Buffer) -> Result<wgpu::Buffer, Error> {
         Ok(Storage::of(buffer, &self.shared)?.buffer.clone())

@@ -42,13 +42,17 @@ macro_rules! shaders {
 }
 
 shaders! {
-    "common" "pages" "sigmoid" "product"
+    "common" "pages" "sigmoid" "product" "order" "tree" "exact" "attend"
     "pack" "elementwise" "rows" "gemv" "columns" "tile" "gated" "weighed" "router"
+    "norm" "softmax" "reduce" "rope" "block_scales" "quantize" "dequantize" "argmax" "sample"
+    "append" "indexer_scores" "topk" "sparse_mla" "gqa"
 }
 
 /// Files that only others include: they are no shaders.
 #[cfg(test)]
-pub(crate) const INCLUDED: &[&str] = &["common", "pages", "sigmoid", "product"];
+pub(crate) const INCLUDED: &[&str] = &[
+    "common", "pages", "sigmoid", "product", "order", "tree", "exact", "attend",
+];
 
 /// The text of a shader, with its lines of the table expanded.
 ///

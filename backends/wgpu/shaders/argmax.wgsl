@@ -1,0 +1,45 @@
+// The largest logit of rows, a workgroup for each.
+//
+// params[0]: rows, columns.
+// Floor: the bytes of the logits.
+
+#include common
+#include order
+@group(0) @binding(1) var<storage, read> logits: array<u32>;
+@group(0) @binding(2) var<storage, read_write> tokens: array<i32>;
+
+const LANES: u32 = 256u;
+
+// Of each invocation the largest key, and the first place where it has seen it.
+var<workgroup> best: array<vec2<u32>, 256>;
+
+@compute @workgroup_size(256)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y * FOLD + group.x;
+    if (row >= params[0].x) {
+        return;
+    }
+    let columns = params[0].y;
+    var found = vec2<u32>(0u, 0u);
+    for (var column = lane; column < columns; column += LANES) {
+        let key = key_of(logits[row * columns + column]);
+        if (key != NAN_KEY && key > found.x) {
+            found = vec2<u32>(key, column);
+        }
+    }
+    best[lane] = found;
+    workgroupBarrier();
+    for (var step = LANES / 2u; step > 0u; step >>= 1u) {
+        if (lane < step) {
+            let a = best[lane];
+            let b = best[lane + step];
+            if (b.x > a.x || (b.x == a.x && b.y < a.y)) {
+                best[lane] = b;
+            }
+        }
+        workgroupBarrier();
+    }
+    if (lane == 0u) {
+        tokens[row] = select(-1, i32(best[0].y), best[0].x != 0u);
+    }
+}
