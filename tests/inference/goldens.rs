@@ -24,8 +24,17 @@ pub(crate) const LOGITS_ATOL: f32 = 2e-4;
 /// chosen with a gap of 3e-4 or more at every boundary, so that no row is excused by it.
 const SCORE_GAP: f32 = 1e-5;
 
-/// What is wrong with a model's forward pass, if anything is.
+/// What is wrong with a model's forward pass, if anything is, by the tolerances of the processor.
 pub(crate) fn faults(name: &str, model: &Arc<Model>) -> Vec<String> {
+    faults_within(name, model, (LOGITS_ATOL, HIDDEN_RELATIVE))
+}
+
+/// The same by others: of logits, and of the residual stream.
+pub(crate) fn faults_within(
+    name: &str,
+    model: &Arc<Model>,
+    (logits_atol, hidden_relative): (f32, f32),
+) -> Vec<String> {
     let golden = Golden::open(name);
     let tokens = golden.tokens("input_ids");
     let count = tokens.len();
@@ -60,7 +69,7 @@ pub(crate) fn faults(name: &str, model: &Arc<Model>) -> Vec<String> {
             &value(&name).to_f32(),
             count,
         );
-        if worst.is_nan() || worst > HIDDEN_RELATIVE {
+        if worst.is_nan() || worst > hidden_relative {
             faults.push(format!(
                 "{name} is off by {worst:e} of the largest in its row"
             ));
@@ -72,7 +81,7 @@ pub(crate) fn faults(name: &str, model: &Arc<Model>) -> Vec<String> {
         let found = value(&format!("layers.{layer}.selection")).to_i32();
         faults.extend(selection_faults(layer, count, &expected, &found, &scores));
         let found = value(&format!("layers.{layer}.index_scores"));
-        faults.extend(score_faults(layer, count, &scores, found));
+        faults.extend(score_faults(layer, count, (&scores, found), logits_atol));
     }
     for layer in sparse {
         let expected = golden.tensor(&format!("fp32.router_ids.{layer}")).to_i32();
@@ -83,12 +92,12 @@ pub(crate) fn faults(name: &str, model: &Arc<Model>) -> Vec<String> {
         let expected = golden.f32s(&format!("fp32.router_weights.{layer}"));
         let found = value(&format!("layers.{layer}.router.weights")).to_f32();
         let worst = worst_relative(&expected, &found, count);
-        if worst.is_nan() || worst > HIDDEN_RELATIVE {
+        if worst.is_nan() || worst > hidden_relative {
             faults.push(format!("layer {layer} weighs experts off by {worst:e}"));
         }
     }
     let worst = worst_absolute(&golden.f32s("fp32.logits"), &value("logits").to_f32());
-    if worst.is_nan() || worst > LOGITS_ATOL {
+    if worst.is_nan() || worst > logits_atol {
         faults.push(format!("logits are off by {worst:e}"));
     }
     faults
@@ -164,7 +173,12 @@ fn selection_faults(
 }
 
 /// Scores of positions up to the row's own, which are off as logits are, by their size; those beyond are negative infinity.
-fn score_faults(layer: usize, count: usize, expected: &[f32], found: &Tensor) -> Vec<String> {
+fn score_faults(
+    layer: usize,
+    count: usize,
+    (expected, found): (&[f32], &Tensor),
+    atol: f32,
+) -> Vec<String> {
     let width = *found.shape().extents().last().unwrap() as usize;
     let found = found.to_f32();
     let mut faults = Vec::new();
@@ -177,7 +191,7 @@ fn score_faults(layer: usize, count: usize, expected: &[f32], found: &Tensor) ->
         let largest = expected
             .iter()
             .fold(1.0f32, |largest, score| largest.max(score.abs()));
-        if worst.is_nan() || worst > LOGITS_ATOL * largest {
+        if worst.is_nan() || worst > atol * largest {
             faults.push(format!(
                 "layer {layer} row {row}: scores are off by {worst:e}"
             ));

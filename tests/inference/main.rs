@@ -10,6 +10,7 @@
 )]
 
 mod bf16;
+mod devices;
 mod exact;
 mod forms;
 mod goldens;

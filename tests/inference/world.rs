@@ -40,6 +40,8 @@ pub(crate) struct Load {
     pub(crate) activation: Dtype,
     pub(crate) threads: usize,
     pub(crate) decodes_blocks: bool,
+    /// The device; by default the processor, with so many threads.
+    pub(crate) device: Option<Arc<dyn Backend>>,
     pub(crate) settings: Map<String, Value>,
     /// What becomes of the program before it is run.
     pub(crate) edit: Arc<dyn Fn(Program) -> Program>,
@@ -51,6 +53,7 @@ impl Default for Load {
             activation: Dtype::F32,
             threads: 2,
             decodes_blocks: false,
+            device: None,
             settings: Map::new(),
             edit: Arc::new(|program| program),
         }
@@ -66,6 +69,9 @@ impl Load {
     }
 
     fn device(&self) -> Arc<dyn Backend> {
+        if let Some(device) = &self.device {
+            return Arc::clone(device);
+        }
         let threads = NonZeroUsize::new(self.threads);
         CpuDriver.open(0, &OpenOptions { threads }).unwrap()
     }

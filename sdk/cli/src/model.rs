@@ -25,7 +25,10 @@ const PAGE_POSITIONS: u64 = 64;
 
 /// Every backend of this program.
 pub(crate) fn backends() -> Registry {
-    Registry::new().with(CpuDriver)
+    let registry = Registry::new().with(CpuDriver);
+    #[cfg(feature = "wgpu")]
+    let registry = registry.with(rialto_wgpu::WgpuDriver);
+    registry
 }
 
 /// Opens a device and says which.

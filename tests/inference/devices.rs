@@ -1,0 +1,117 @@
+//! The same models on other devices than the processor: what transformers computed, in F32, and the same bits from one run to the next.
+
+use std::sync::Arc;
+
+use rialto_backend::{Backend, Registry};
+use rialto_runtime::{GenerateOptions, Rows, Work, generate};
+use rialto_tests::device::device_or_skip;
+use rialto_wgpu::WgpuDriver;
+
+use crate::goldens::{faults_within, worst_absolute};
+use crate::records::Golden;
+use crate::world::{Load, MODELS, run, session};
+
+/// Five times what the processor is allowed: a device adds in other orders, and its exponentials, divisions and roots are off by some
+/// units of the last place, where the processor's are exact.
+const LOGITS_ATOL: f32 = 1e-3;
+const HIDDEN_RELATIVE: f32 = 2.5e-4;
+
+/// Prompts in pieces may be multiplied in tiles of other sizes.
+const PIECES_ATOL: f32 = 1e-4;
+
+/// Each device that this machine has, with a way to load models on it.
+fn each(check: impl Fn(&Load)) {
+    let registry = Registry::new().with(WgpuDriver);
+    let device: Option<Arc<dyn Backend>> = device_or_skip(&registry, "wgpu");
+    if device.is_some() {
+        check(&Load {
+            device,
+            ..Load::default()
+        });
+    }
+}
+
+#[test]
+fn logits_hidden_states_selections_and_experts_are_those_of_transformers() {
+    each(|load| {
+        for (name, _) in MODELS {
+            let model = load.hugging_face(name);
+            let found = faults_within(name, &model, (LOGITS_ATOL, HIDDEN_RELATIVE));
+            assert_eq!(found, [] as [String; 0], "{name}");
+        }
+    });
+}
+
+#[test]
+fn greedy_decoding_gives_the_tokens_of_transformers() {
+    each(|load| {
+        for (name, _) in MODELS {
+            let golden = Golden::open(name);
+            let prompt = golden.tokens("input_ids")[..20].to_vec();
+            let expected = golden.tokens("fp32.decode.tokens");
+            let options = GenerateOptions {
+                max_new_tokens: expected.len() as u64,
+                ..GenerateOptions::default()
+            };
+            let model = load.hugging_face(name);
+            let mut session = session(&model, "forward");
+            let generated = generate(&mut session, &[prompt], &options, &mut |_| true);
+            assert_eq!(generated.unwrap()[0].tokens, expected, "{name}");
+        }
+    });
+}
+
+#[test]
+fn two_runs_give_the_same_bits_and_pieces_of_a_prompt_nearly_so() {
+    each(|load| {
+        for (name, _) in MODELS {
+            let tokens = Golden::open(name).tokens("input_ids");
+            let model = load.hugging_face(name);
+            let whole = run(&model, &tokens, &["logits"]).remove(0);
+            assert!(
+                run(&model, &tokens, &["logits"]).remove(0) == whole,
+                "{name}"
+            );
+            for length in [1, 7, 20] {
+                let mut session = session(&model, "forward");
+                let sequence = session.begin();
+                let mut pieces = Vec::new();
+                for tokens in tokens.chunks(length) {
+                    let work = Work {
+                        sequence,
+                        tokens,
+                        rows: Rows::All,
+                    };
+                    let mut outputs = session.step(&[work], &[], &["logits"]).unwrap();
+                    pieces.extend(outputs.take("logits").unwrap().to_f32());
+                }
+                let worst = worst_absolute(&whole.to_f32(), &pieces);
+                assert!(
+                    worst <= PIECES_ATOL,
+                    "{name} in pieces of {length}: {worst:e}"
+                );
+            }
+        }
+    });
+}
+
+/// FP8 weights stay packed on the device.
+#[test]
+fn weights_kept_in_blocks_are_the_decoded_ones() {
+    each(|load| {
+        let tokens = Golden::open("glm53-tiny").tokens("input_ids");
+        let decoded = Load {
+            decodes_blocks: true,
+            ..load.clone()
+        };
+        let (kept, decoded) = (
+            load.hugging_face("glm53-tiny"),
+            decoded.hugging_face("glm53-tiny"),
+        );
+        assert!(kept.param_bytes() < decoded.param_bytes() * 2 / 3);
+        let [a, b] =
+            [&kept, &decoded].map(|model| run(model, &tokens, &["logits"]).remove(0).to_f32());
+        let worst = worst_absolute(&a, &b);
+        assert!(worst <= PIECES_ATOL, "{worst:e}");
+    });
+}
