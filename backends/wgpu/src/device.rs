@@ -1,7 +1,7 @@
 //! What is there, and an opened device.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use rialto_backend::{
@@ -313,18 +313,19 @@ impl WgpuBackend {
             .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         encoder.copy_buffer_to_buffer(source, begin, &staging, 0, length);
         self.shared.queue.submit([encoder.finish()]);
-        let mapped = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&mapped);
+        let (told, mapped) = mpsc::channel();
         staging
             .slice(..)
             .map_async(wgpu::MapMode::Read, move |result| {
-                *locked(&told) = Some(result);
+                // Nobody listens only where waiting has failed.
+                let _ = told.send(result);
             });
         self.shared.wait()?;
-        match locked(&mapped).take() {
-            Some(Ok(())) => {}
-            Some(Err(error)) => return Err(self.shared.lost(&error.to_string())),
-            None => return Err(self.shared.lost("memory was not mapped")),
+        // It may be told by another thread, which waits for the same device and is not done telling yet.
+        match mapped.recv_timeout(DEADLINE) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(self.shared.lost(&error.to_string())),
+            Err(_) => return Err(self.shared.lost("memory was not mapped in time")),
         }
         let view = staging.slice(..).get_mapped_range();
         let view = view.map_err(|error| self.shared.lost(&error.to_string()))?;
@@ -414,5 +415,36 @@ impl Backend for WgpuBackend {
 
     fn record(&self, calls: Vec<OpCall>) -> Result<Box<dyn Recording>, Error> {
         Ok(Box::new(WgpuRecording::new(&calls, &self.shared)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads wait for one device, and any of them may be told what another waits for.
+    #[test]
+    fn many_threads_read_what_they_wrote() {
+        let opened = WgpuDriver.open(0, &OpenOptions::default());
+        let Ok(device) = opened else {
+            // The conformance suite says whether there must be one.
+            return;
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..8u8 {
+                let device = &device;
+                scope.spawn(move || {
+                    let tensor = TensorType::new(Dtype::F32, [33]);
+                    let buffer = device.allocate(&tensor).unwrap();
+                    for round in 0..50 {
+                        let bytes = [thread ^ round; 33 * 4];
+                        device.write(&buffer, 0, &bytes).unwrap();
+                        let mut found = [0; 33 * 4];
+                        device.read(&buffer, 0, &mut found).unwrap();
+                        assert_eq!(found, bytes);
+                    }
+                });
+            }
+        });
     }
 }
