@@ -16,7 +16,7 @@ use crate::ideal::Ideal;
 const OTHERS: &[&str] = &["wgpu"];
 
 fn registry() -> Registry {
-    Registry::new().with(CpuDriver).with(WgpuDriver)
+    Registry::new().with(CpuDriver).with(WgpuDriver::new())
 }
 
 fn cpu(threads: usize) -> Arc<dyn Backend> {

@@ -21,7 +21,7 @@ const PIECES_ATOL: f32 = 1e-4;
 
 /// Each device that this machine has, with a way to load models on it.
 fn each(check: impl Fn(&Load)) {
-    let registry = Registry::new().with(WgpuDriver);
+    let registry = Registry::new().with(WgpuDriver::new());
     let device: Option<Arc<dyn Backend>> = device_or_skip(&registry, "wgpu");
     if device.is_some() {
         check(&Load {

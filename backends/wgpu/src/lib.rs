@@ -5,7 +5,10 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | [`device`] | what is there, and an opened device |
+//! | [`adapters`] | what is there, and how it is opened |
+//! | [`settings`] | how much of an adapter is used |
+//! | [`device`] | an opened device |
+//! | `shared` | what it shares with its recordings |
 //! | `storage` | memory behind a buffer |
 //! | `shader` | shaders, and how lines that they share are written |
 //! | `recording` | dispatches of recorded calls |
@@ -22,6 +25,7 @@
 //! | `sample` | those of choosing the next token |
 #![forbid(unsafe_code)]
 
+pub mod adapters;
 mod attention;
 mod cache;
 pub mod device;
@@ -35,7 +39,11 @@ mod quant;
 mod recording;
 mod rope;
 mod sample;
+pub mod settings;
 mod shader;
+mod shared;
 mod storage;
 
-pub use device::{WgpuBackend, WgpuDriver};
+pub use adapters::WgpuDriver;
+pub use device::WgpuBackend;
+pub use settings::Settings;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use rialto_backend::{Buffer, Error, OpCall, Operand, Recording};
 use rialto_tensor::Dtype;
 
-use crate::device::{NAME, Shared};
+use crate::device::NAME;
 use crate::ops;
 use crate::shader::{self, E4M3, KIND};
+use crate::shared::Shared;
 use crate::storage::Storage;
 
 /// Words of the uniform buffer of a dispatch.

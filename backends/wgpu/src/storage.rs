@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rialto_backend::{Buffer, Error};
 
-use crate::device::Shared;
+use crate::shared::Shared;
 
 /// What a buffer of this backend has behind it.
 pub(crate) struct Storage {

@@ -27,7 +27,7 @@ const PAGE_POSITIONS: u64 = 64;
 pub(crate) fn backends() -> Registry {
     let registry = Registry::new().with(CpuDriver);
     #[cfg(feature = "wgpu")]
-    let registry = registry.with(rialto_wgpu::WgpuDriver);
+    let registry = registry.with(rialto_wgpu::WgpuDriver::new());
     registry
 }
 
