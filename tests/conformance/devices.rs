@@ -7,16 +7,39 @@ use rialto_backend::{Backend, Choice, OpenOptions, Registry};
 use rialto_cpu::CpuDriver;
 use rialto_program::Op;
 use rialto_tests::device::device_or_skip;
-use rialto_wgpu::WgpuDriver;
+use rialto_wgpu::{Settings, WgpuDriver};
 
 use crate::harness::Verdict;
 use crate::ideal::Ideal;
 
-/// Devices that a machine may not have, by the names of their backends.
-const OTHERS: &[&str] = &["wgpu"];
+/// An adapter as it is, as the least that this backend runs on, and with bindings and buffers that few tensors fit: seams between
+/// them are where shapes of this suite have rows.
+fn adapters() -> [(&'static str, WgpuDriver); 3] {
+    let least = Settings {
+        binding_bytes: Some(1 << 20),
+        invocations: Some(128),
+        ..Settings::default()
+    };
+    let narrow = Settings {
+        binding_bytes: Some(8 << 10),
+        buffer_bytes: Some(12 << 10),
+        ..least.clone()
+    };
+    [
+        ("wgpu", WgpuDriver::new()),
+        (
+            "wgpu with bindings of 1 MiB",
+            WgpuDriver::with_settings(least),
+        ),
+        (
+            "wgpu with bindings of 8 KiB",
+            WgpuDriver::with_settings(narrow),
+        ),
+    ]
+}
 
 fn registry() -> Registry {
-    Registry::new().with(CpuDriver).with(WgpuDriver::new())
+    Registry::new().with(CpuDriver)
 }
 
 fn cpu(threads: usize) -> Arc<dyn Backend> {
@@ -41,8 +64,9 @@ pub(crate) fn devices() -> &'static [(&'static str, Arc<dyn Backend>)] {
             ("cpu", cpu(1)),
             ("cpu of 3 threads", cpu(3)),
         ];
-        for &backend in OTHERS {
-            devices.extend(device_or_skip(&registry(), backend).map(|device| (backend, device)));
+        for (name, driver) in adapters() {
+            let registry = Registry::new().with(driver);
+            devices.extend(device_or_skip(&registry, "wgpu").map(|device| (name, device)));
         }
         devices
     })

@@ -238,20 +238,38 @@ impl Case {
         set: &[Input],
         outputs: &[TensorType],
     ) -> Result<Option<Run>, String> {
-        let fail = |error: Error| error.to_string();
+        match self.recorded(backend, set, outputs) {
+            Err(Fault::Refused(error))
+                if error.slug() == "backend/buffer-size"
+                    && self.needs_more_than_a_piece(backend, set, outputs) =>
+            {
+                Ok(None)
+            }
+            Err(Fault::Refused(error)) => Err(format!("it is refused: {error}")),
+            Err(Fault::Accepted(slug)) => Err(format!(
+                "it is recorded, capabilities have it refused as {slug}"
+            )),
+            Ok(run) => Ok(run),
+        }
+    }
+
+    fn recorded(
+        &self,
+        backend: &dyn Backend,
+        set: &[Input],
+        outputs: &[TensorType],
+    ) -> Result<Option<Run>, Fault> {
         let mut operands = Vec::with_capacity(set.len());
         for input in set {
             let blocks = match &input.scales {
                 Some(scales) => Some(Blocks {
-                    scales: backend
-                        .allocate(&TensorType::new(Dtype::F32, scales.shape.clone()))
-                        .map_err(fail)?,
+                    scales: backend.allocate(&TensorType::new(Dtype::F32, scales.shape.clone()))?,
                     block: scales.block,
                 }),
                 None => None,
             };
             operands.push(Operand {
-                values: backend.allocate(&input.tensor).map_err(fail)?,
+                values: backend.allocate(&input.tensor)?,
                 blocks,
             });
         }
@@ -259,8 +277,8 @@ impl Case {
             .iter()
             .map(|tensor| backend.allocate(tensor))
             .collect();
-        let made = made.map_err(fail)?;
-        let call = OpCall::new(self.op.clone(), operands.clone(), made.clone()).map_err(fail)?;
+        let made = made?;
+        let call = OpCall::new(self.op.clone(), operands.clone(), made.clone())?;
         let recording = backend.record(vec![call]);
         let refusal = self.refusal(backend, set, outputs);
         match (recording, refusal) {
@@ -270,11 +288,37 @@ impl Case {
                 recording,
             })),
             (Err(error), Some(slug)) if error.slug() == slug => Ok(None),
-            (Err(error), _) => Err(format!("it is refused: {error}")),
-            (Ok(_), Some(slug)) => Err(format!(
-                "it is recorded, capabilities have it refused as {slug}"
-            )),
+            (Err(error), _) => Err(Fault::Refused(error)),
+            (Ok(_), Some(slug)) => Err(Fault::Accepted(slug)),
         }
+    }
+
+    /// Whether something that the device has to have at once is larger than it says that it may be.
+    fn needs_more_than_a_piece(
+        &self,
+        backend: &dyn Backend,
+        set: &[Input],
+        outputs: &[TensorType],
+    ) -> bool {
+        let Some(most) = backend.capabilities().max_piece_bytes else {
+            return false;
+        };
+        let tensors = set.iter().map(|input| &input.tensor).chain(outputs);
+        let rows = tensors.map(|tensor| tensor.shape.extents().last().copied().unwrap_or(1));
+        let widest = rows.max().unwrap_or_default();
+        let elements = match &self.op {
+            Op::MlaAbsorb(_) | Op::MlaExpand(_) => {
+                let [rows, latent] = [0, 1].map(|axis| set[1].extent(axis) as u64);
+                let heads = (set[0].extent(1) as u64).max(1);
+                (rows / heads * latent).max(widest)
+            }
+            Op::QuantizeBlock(op) => {
+                let rows = (set[0].extent(0) as u64).min(op.block[0]);
+                (rows * widest).max(widest)
+            }
+            _ => widest,
+        };
+        4 * elements > most
     }
 
     /// How a device has to refuse the call, by its capabilities.
@@ -297,6 +341,18 @@ impl Case {
         let refused = has_bf16 && !can.activations.contains(&Dtype::Bf16)
             || has_blocks && !can.runs_block_weights;
         refused.then_some("backend/unsupported-element")
+    }
+}
+
+/// Why there is no recording.
+enum Fault {
+    Refused(Error),
+    Accepted(&'static str),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        Fault::Refused(error)
     }
 }
 

@@ -36,7 +36,7 @@ impl Ideal {
                 activations: vec![Dtype::F32, Dtype::Bf16],
                 runs_block_weights: true,
                 is_row_invariant: true,
-                max_buffer_bytes: None,
+                max_piece_bytes: None,
             },
         }
     }

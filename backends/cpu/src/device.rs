@@ -124,7 +124,7 @@ impl CpuBackend {
             activations: vec![Dtype::F32, Dtype::Bf16],
             runs_block_weights: true,
             is_row_invariant: true,
-            max_buffer_bytes: None,
+            max_piece_bytes: None,
         };
         let queue = Queue {
             pool,

@@ -3,35 +3,40 @@
 // An invocation has an element. Of BF16 two share a word: where rows begin on words, the invocation of the first writes both; else each
 // writes its half by atomics, since its neighbor may be another token's, or nobody's, which stays as it is.
 //
-// params[0]: tokens, elements of a row; params[1]: the shape of pages.
+// Units are elements, and across the rows of the cache that are bound. params[0]: tokens, elements of a row; params[1]: the shape of pages.
 // Floor: the bytes of the rows, read and written.
 
 #include common
 #include pages
 #floats rows 1
+#base cache 2
 @group(0) @binding(2) var<storage, read_write> cache: array<atomic<u32>>;
 override cache_kind: u32;
-@group(0) @binding(3) var<storage, read> row_seq: array<u32>;
-@group(0) @binding(4) var<storage, read> row_pos: array<u32>;
-@group(0) @binding(5) var<storage, read> page_table: array<u32>;
+#words row_seq 3
+#words row_pos 4
+#words page_table 5
 
 fn page_shape() -> vec4<u32> {
     return params[1];
 }
 
+fn page_rows() -> vec2<u32> {
+    return params[11].zw;
+}
+
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let index = (group.y * FOLD + group.x) * 64u + lane;
+    let index = element_of(group, lane);
     let width = params[0].y;
-    if (index >= params[0].x * width) {
+    if (index >= end_unit()) {
         return;
     }
     let token = index / width;
-    let row = row_of(row_seq[token], row_pos[token]);
-    if (row == NOWHERE) {
+    let row = row_of(row_seq_word(token), row_pos_word(token));
+    if (row == NOWHERE || !is_bound(row)) {
         return;
     }
-    let place = row * width + index % width;
+    let place = row * width + index % width + cache_base();
     let bits = rows_bits(index);
     if (cache_kind == F32) {
         atomicStore(&cache[place], bits);

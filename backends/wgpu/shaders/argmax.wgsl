@@ -1,28 +1,28 @@
 // The largest logit of rows, a workgroup for each.
 //
-// params[0]: rows, columns.
+// Units are rows. params[0]: rows, columns.
 // Floor: the bytes of the logits.
 
 #include common
 #include order
-@group(0) @binding(1) var<storage, read> logits: array<u32>;
-@group(0) @binding(2) var<storage, read_write> tokens: array<i32>;
+#words logits 1
+#result tokens 2
 
-const LANES: u32 = 256u;
+override LANES: u32;
 
 // Of each invocation the largest key, and the first place where it has seen it.
-var<workgroup> best: array<vec2<u32>, 256>;
+var<workgroup> best: array<vec2<u32>, LANES>;
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.y * FOLD + group.x;
-    if (row >= params[0].x) {
+    let row = unit_of(group);
+    if (row >= end_unit()) {
         return;
     }
     let columns = params[0].y;
     var found = vec2<u32>(0u, 0u);
     for (var column = lane; column < columns; column += LANES) {
-        let key = key_of(logits[row * columns + column]);
+        let key = key_of(logits_word(row * columns + column));
         if (key != NAN_KEY && key > found.x) {
             found = vec2<u32>(key, column);
         }
@@ -40,6 +40,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         workgroupBarrier();
     }
     if (lane == 0u) {
-        tokens[row] = select(-1, i32(best[0].y), best[0].x != 0u);
+        tokens_put(row, select(0xffffffffu, best[0].y, best[0].x != 0u));
     }
 }

@@ -1,13 +1,13 @@
 // The scales of blocks, a workgroup for each.
 //
-// params[0]: blocks, columns of x, rows of x, blocks side by side; params[1]: rows and columns of a block, whether scales are powers of two.
+// Units are blocks. params[0]: blocks, columns of x, rows of x, blocks side by side; params[1]: rows and columns of a block, whether scales are powers of two.
 // Floor: the bytes of x.
 
 #include common
 #include exact
 #include tree
 #floats x 1
-@group(0) @binding(2) var<storage, read_write> scales: array<u32>;
+#result scales 2
 
 // 448, the largest number of E4M3.
 const LARGEST: u32 = 0x43e00000u;
@@ -23,8 +23,8 @@ fn scale_of(most: u32) -> u32 {
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let block = group.y * FOLD + group.x;
-    if (block >= params[0].x) {
+    let block = unit_of(group);
+    if (block >= end_unit()) {
         return;
     }
     let columns = params[0].y;
@@ -43,6 +43,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let of_all = largest_of_all(lane, most);
     if (lane == 0u) {
-        scales[block] = scale_of(of_all);
+        scales_put(block, scale_of(of_all));
     }
 }

@@ -6,21 +6,19 @@
 
 #include common
 #include product
-@group(0) @binding(4) var<storage, read_write> result: array<u32>;
+#result result 4
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let index = group.y * FOLD + group.x;
-    let columns = params[0].y;
-    let k = params[0].z;
-    let batches = params[0].w;
-    let across = (columns + 63u) / 64u;
-    let column = 64u * (index % across) + lane;
-    if (index >= params[0].x * batches * across || column >= columns) {
+    let k = params[0].x;
+    let across = (end_column() - first_column() + 63u) / 64u;
+    let column = first_column() + 64u * (index % across) + lane;
+    let row = first_unit() + index / across / batches();
+    if (row >= end_unit() || column >= end_column()) {
         return;
     }
-    let batch = index / across % batches;
-    let row = index / across / batches;
+    let batch = params[4].x + index / across % batches();
     let of_x = x_begin(row, batch);
     let of_weight = weight_begin(batch);
     var total = 0.0;
@@ -32,5 +30,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         total += part;
     }
-    result[result_begin(row, batch) + column] = bitcast<u32>(total);
+    result_put(result_begin(row, batch) + column, bitcast<u32>(total));
 }

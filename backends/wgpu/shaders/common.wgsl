@@ -10,7 +10,26 @@ const E4M3: u32 = 2u;
 // Workgroups along the first axis before the second begins: 65,535 is the most that an axis may have.
 const FOLD: u32 = 65535u;
 
-@group(0) @binding(0) var<uniform> params: array<vec4<u32>, 8>;
+@group(0) @binding(0) var<uniform> params: array<vec4<u32>, 12>;
+
+// The units of this dispatch: rows, elements, or whatever a shader says.
+fn first_unit() -> u32 {
+    return params[11].x;
+}
+
+fn end_unit() -> u32 {
+    return params[11].y;
+}
+
+// The unit of a workgroup.
+fn unit_of(group: vec3<u32>) -> u32 {
+    return params[11].x + group.y * FOLD + group.x;
+}
+
+// The unit of an invocation of 64.
+fn element_of(group: vec3<u32>, lane: u32) -> u32 {
+    return params[11].x + (group.y * FOLD + group.x) * 64u + lane;
+}
 
 fn is_nan(bits: u32) -> bool {
     return (bits & 0x7fffffffu) > 0x7f800000u;

@@ -1,13 +1,14 @@
 // What codes of E4M3 are worth under the scales of their blocks, rounded to BF16.
 //
-// params[0]: elements, columns, blocks side by side; params[1]: rows and columns of a block.
+// Units are elements. params[0]: elements, columns, blocks side by side; params[1]: rows and columns of a block.
 // Floor: the bytes of the codes and of an F32 output.
 
 #include common
 #include exact
+#base codes 1
 @group(0) @binding(1) var<storage, read> codes: array<u32>;
-@group(0) @binding(2) var<storage, read> scales: array<u32>;
-@group(0) @binding(3) var<storage, read_write> result: array<u32>;
+#words scales 2
+#result result 3
 
 const NAN_BITS: u32 = 0x7fc00000u;
 
@@ -35,13 +36,14 @@ fn product(code: u32, scale: u32) -> u32 {
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let index = (group.y * FOLD + group.x) * 64u + lane;
-    if (index >= params[0].x) {
+    let index = element_of(group, lane);
+    if (index >= end_unit()) {
         return;
     }
     let row = index / params[0].y;
     let column = index % params[0].y;
     let block = row / params[1].x * params[0].z + column / params[1].y;
-    let code = (codes[index >> 2u] >> (8u * (index & 3u))) & 0xffu;
-    result[index] = bf16_bits(product(code, scales[block])) << 16u;
+    let place = index + codes_base();
+    let code = (codes[place >> 2u] >> (8u * (place & 3u))) & 0xffu;
+    result_put(index, bf16_bits(product(code, scales_word(block))) << 16u);
 }

@@ -1,13 +1,13 @@
 // One element from one element, or two: unary and binary functions, scale, SwiGLU, casts, and copies into other axes.
 //
-// params[0]: elements, elements of y (which is repeated), function; params[1].x: a factor, as the bits of an F32.
+// Units are elements. params[0]: elements, elements of y (which is repeated), function; params[1].x: a factor, as the bits of an F32.
 // Floor: the bytes of the inputs and of an F32 output.
 
 #include common
 #include sigmoid
 #floats x 1
 #floats y 2
-@group(0) @binding(3) var<storage, read_write> result: array<u32>;
+#result result 3
 
 fn value(x: f32, y: f32, function: u32) -> f32 {
     switch (function) {
@@ -29,8 +29,8 @@ fn value(x: f32, y: f32, function: u32) -> f32 {
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let index = (group.y * FOLD + group.x) * 64u + lane;
-    if (index >= params[0].x) {
+    let index = element_of(group, lane);
+    if (index >= end_unit()) {
         return;
     }
     let x = x_at(index);
@@ -42,5 +42,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         // A function may make anything of NaN.
         bits = 0x7fc00000u;
     }
-    result[index] = bits;
+    result_put(index, bits);
 }

@@ -7,30 +7,28 @@
 #include common
 #include product
 override routed: u32;
-@group(0) @binding(4) var<storage, read> ids: array<u32>;
-@group(0) @binding(5) var<storage, read_write> result: array<u32>;
+#words ids 4
+#result result 5
 
 var<workgroup> parts: array<f32, 64>;
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let index = group.y * FOLD + group.x;
-    let columns = params[0].y;
-    let k = params[0].z;
-    let batches = params[0].w;
-    let across = (columns + 3u) / 4u;
-    if (index >= params[0].x * batches * across) {
+    let k = params[0].x;
+    let across = (end_column() - first_column() + 3u) / 4u;
+    let row = first_unit() + index / across / batches();
+    if (row >= end_unit()) {
         return;
     }
-    let column = 4u * (index % across) + lane / CHUNK;
-    let batch = index / across % batches;
-    let row = index / across / batches;
+    let column = first_column() + 4u * (index % across) + lane / CHUNK;
+    let batch = params[4].x + index / across % batches();
     var expert = 0u;
-    var is_wanted = column < columns;
+    var is_wanted = column < end_column();
     if (routed == 1u) {
         // -1, as an unsigned number, is beyond every expert.
-        expert = ids[params[4].y + row];
-        is_wanted = is_wanted && expert < params[4].z;
+        expert = ids_word(row);
+        is_wanted = is_wanted && expert >= params[4].z && expert < params[4].w;
     }
     let of_x = x_begin(row, batch);
     let of_weight = weight_begin(batch) + column;
@@ -41,7 +39,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var part = 0.0;
         if (is_wanted && first < k) {
             let end = min(first + CHUNK, k);
-            if (params[2].w == 1u) {
+            if (params[0].y == 1u) {
                 for (var i = first; i < end; i += 4u) {
                     let four = weight_four(expert, of_weight, i);
                     part = fma(x_at(of_x + i), four.x, part);
@@ -65,6 +63,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         workgroupBarrier();
     }
     if (mine == 0u && is_wanted) {
-        result[result_begin(row, batch) + column] = bitcast<u32>(total);
+        result_put(result_begin(row, batch) + column, bitcast<u32>(total));
     }
 }

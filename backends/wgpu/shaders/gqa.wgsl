@@ -1,7 +1,7 @@
 // Attention of each token to all positions of its sequence up to its own; several query heads share a key head.
 //
 // params[0]: heads, elements of a head, groups; params[1]: the shape of pages; params[2]: the scale, as the bits of an F32, workgroups of a
-// head, workgroups in all.
+// head. Units are workgroups, and across the rows of the cache that are bound.
 // Floor: the bytes of the keys and values of each token.
 
 #include common
@@ -10,17 +10,21 @@
 #floats q 1
 #floats keys 2
 #floats values 3
-@group(0) @binding(4) var<storage, read> row_seq: array<u32>;
-@group(0) @binding(5) var<storage, read> row_pos: array<u32>;
-@group(0) @binding(6) var<storage, read> page_table: array<u32>;
-@group(0) @binding(7) var<storage, read_write> result: array<u32>;
+#words row_seq 4
+#words row_pos 5
+#words page_table 6
+#result result 7
 
 fn page_shape() -> vec4<u32> {
     return params[1];
 }
 
+fn page_rows() -> vec2<u32> {
+    return params[11].zw;
+}
+
 fn place_of(token: u32, at: u32) -> u32 {
-    return row_of(row_seq[token], at);
+    return bound_row_of(row_seq_word(token), at);
 }
 
 fn query_at(row: u32, column: u32) -> f32 {
@@ -43,18 +47,18 @@ fn value_at(row: u32, head: u32, column: u32) -> f32 {
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let number = group.y * FOLD + group.x;
-    if (number >= params[2].z) {
+    let number = unit_of(group);
+    if (number >= end_unit()) {
         return;
     }
     let row = number / params[2].y;
     let heads = params[0].x;
     let part = Part(row / heads, row % heads, row, (number % params[2].y) * 512u);
-    let own = row_pos[part.token];
+    let own = row_pos_word(part.token);
     // What the table covers; nothing of padding.
     var positions = 0u;
-    if (own <= 0x7fffffffu && row_seq[part.token] < params[1].z) {
+    if (own <= 0x7fffffffu && row_seq_word(part.token) < params[1].z) {
         positions = min(own + 1u, params[1].y * params[1].w);
     }
-    attend(part, positions, params[0].y, params[0].y, bitcast<f32>(params[2].x), lane);
+    attend(part, number, positions, params[0].y, params[0].y, bitcast<f32>(params[2].x), lane);
 }

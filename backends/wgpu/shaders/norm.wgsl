@@ -1,6 +1,6 @@
 // Norms of rows, a workgroup for each.
 //
-// params[0]: rows, columns, whether it is a layer norm, eps as the bits of an F32.
+// Units are rows. params[0]: rows, columns, whether it is a layer norm, eps as the bits of an F32.
 // Floor: the bytes of x and of an F32 output; weight and bias are read by each row.
 
 #include common
@@ -9,12 +9,12 @@
 #floats x 1
 #floats weight 2
 #floats bias 3
-@group(0) @binding(4) var<storage, read_write> result: array<u32>;
+#result result 4
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.y * FOLD + group.x;
-    if (row >= params[0].x) {
+    let row = unit_of(group);
+    if (row >= end_unit()) {
         return;
     }
     let columns = params[0].y;
@@ -49,6 +49,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if (centers) {
             value += bias_at(column);
         }
-        result[start + column] = select(bitcast<u32>(value), NAN_BITS, is_none);
+        result_put(start + column, select(bitcast<u32>(value), NAN_BITS, is_none));
     }
 }

@@ -2,24 +2,24 @@
 //
 // Operations leave F32; a result in BF16 is rounded here, once. An invocation owns a word, so that no two write one.
 //
-// params[0]: elements.
+// Units are words. params[0]: elements.
 // Floor: 6 bytes an element.
 
 #include common
-@group(0) @binding(1) var<storage, read> source: array<u32>;
-@group(0) @binding(2) var<storage, read_write> packed: array<u32>;
+#words source 1
+#result packed 2
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let word = (group.y * FOLD + group.x) * 64u + lane;
+    let word = element_of(group, lane);
     let elements = params[0].x;
     let first = 2u * word;
-    if (first >= elements) {
+    if (word >= end_unit()) {
         return;
     }
-    var bits = bf16_bits(source[first]);
+    var bits = bf16_bits(source_word(first));
     if (first + 1u < elements) {
-        bits |= bf16_bits(source[first + 1u]) << 16u;
+        bits |= bf16_bits(source_word(first + 1u)) << 16u;
     }
-    packed[word] = bits;
+    packed_put(word, bits);
 }

@@ -1,13 +1,13 @@
 // Codes of E4M3 by the scales of their blocks, four in a word, which one invocation owns.
 //
-// params[0]: elements, columns of x, blocks side by side; params[1]: rows and columns of a block.
+// Units are words of codes. params[0]: elements, columns of x, blocks side by side; params[1]: rows and columns of a block.
 // Floor: the bytes of x and of the codes.
 
 #include common
 #include exact
 #floats x 1
-@group(0) @binding(2) var<storage, read> scales: array<u32>;
-@group(0) @binding(3) var<storage, read_write> codes: array<u32>;
+#words scales 2
+#result codes 3
 
 // The nearest code of a magnitude that is no NaN, of two equally near the even one; the largest for what is too large.
 fn encode(magnitude: u32) -> u32 {
@@ -42,20 +42,20 @@ fn code_of(index: u32) -> u32 {
     let row = index / params[0].y;
     let column = index % params[0].y;
     let block = row / params[1].x * params[0].z + column / params[1].y;
-    return sign | encode(quotient(magnitude, scales[block]));
+    return sign | encode(quotient(magnitude, scales_word(block)));
 }
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let word = (group.y * FOLD + group.x) * 64u + lane;
+    let word = element_of(group, lane);
     let elements = params[0].x;
     let first = 4u * word;
-    if (word >= (elements + 3u) / 4u) {
+    if (word >= end_unit()) {
         return;
     }
     var packed = 0u;
     for (var place = 0u; place < min(4u, elements - first); place++) {
         packed |= code_of(first + place) << (8u * place);
     }
-    codes[word] = packed;
+    codes_put(word, packed);
 }

@@ -1,21 +1,21 @@
 // Sums, means and maxima of rows, a workgroup for each.
 //
-// params[0]: rows, columns, function.
+// Units are rows. params[0]: rows, columns, function.
 // Floor: the bytes of x.
 
 #include common
 #include order
 #include tree
 #floats x 1
-@group(0) @binding(2) var<storage, read_write> result: array<u32>;
+#result result 2
 
 const MEAN: u32 = 1u;
 const MAX: u32 = 2u;
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.y * FOLD + group.x;
-    if (row >= params[0].x) {
+    let row = unit_of(group);
+    if (row >= end_unit()) {
         return;
     }
     let columns = params[0].y;
@@ -40,5 +40,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     } else if (params[0].z == MEAN) {
         bits = bitcast<u32>(total / f32(columns));
     }
-    result[row] = bits;
+    result_put(row, bits);
 }

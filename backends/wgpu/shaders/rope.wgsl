@@ -3,15 +3,15 @@
 // Angles are turns in fixed point: the frequency of a pair in 64 digits behind the point, times the position, of which whole turns fall out.
 // An angle in F32 would be off by hundredths at a million positions. Sine and cosine are series, since those of WGSL may be off by 2^-11.
 //
-// params[0]: elements, elements of a token, of a head, whether pairs are neighbours; params[1]: first element that is rotated, pairs.
+// Units are elements. params[0]: elements, elements of a token, of a head, whether pairs are neighbours; params[1]: first element that is rotated, pairs.
 // Floor: the bytes of x and of an F32 output.
 
 #include common
 #floats x 1
-@group(0) @binding(2) var<storage, read> positions: array<i32>;
+#words positions 2
 // Of each pair the upper and the lower word.
 @group(0) @binding(3) var<storage, read> frequencies: array<vec2<u32>>;
-@group(0) @binding(4) var<storage, read_write> result: array<u32>;
+#result result 4
 
 // An eighth of 2 pi, in 32 digits behind the point.
 const RADIANS: u32 = 3373259426u;
@@ -74,16 +74,16 @@ fn turn(position: u32, frequency: vec2<u32>) -> vec2<f32> {
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let index = (group.y * FOLD + group.x) * 64u + lane;
-    if (index >= params[0].x) {
+    let index = element_of(group, lane);
+    if (index >= end_unit()) {
         return;
     }
     let first = params[1].x;
     let pairs = params[1].y;
     let element = index % params[0].z;
-    let position = positions[index / params[0].y];
+    let position = i32(positions_word(index / params[0].y));
     if (position < 0 || element < first || element >= first + 2u * pairs) {
-        result[index] = x_bits(index);
+        result_put(index, x_bits(index));
         return;
     }
     var pair = element - first;
@@ -102,5 +102,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let turned = x_at(other) * select(-sine_cosine.x, sine_cosine.x, is_second);
     let value = x_at(index) * sine_cosine.y + turned;
     let is_none = is_nan(x_bits(index)) || is_nan(x_bits(other));
-    result[index] = select(bitcast<u32>(value), 0x7fc00000u, is_none);
+    result_put(index, select(bitcast<u32>(value), 0x7fc00000u, is_none));
 }

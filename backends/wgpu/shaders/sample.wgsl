@@ -5,31 +5,31 @@
 // the row is gone through once, and the tokens that come before are counted and summed. Sums are in one order, that of the places of
 // tokens, in which a sum of more tokens is never less: every cut is where it would be if all sums had been made.
 //
-// params[0]: rows, columns, digits of a place (an even number).
+// Units are rows. params[0]: rows, columns, digits of a place (an even number).
 // Floor: the bytes of the logits; here 15 times these and more for each cut, out of a cache.
 
 #include common
 #include order
-@group(0) @binding(1) var<storage, read> logits: array<u32>;
-@group(0) @binding(2) var<storage, read> temperatures: array<u32>;
-@group(0) @binding(3) var<storage, read> top_k: array<i32>;
-@group(0) @binding(4) var<storage, read> top_p: array<u32>;
-@group(0) @binding(5) var<storage, read> min_p: array<u32>;
-@group(0) @binding(6) var<storage, read> draws: array<u32>;
+#words logits 1
+#words temperatures 2
+#words top_k 3
+#words top_p 4
+#words min_p 5
+#words draws 6
 // The key of each token's likelihood: its bits and 1; 0 for what is no number. An invocation reads those that it wrote.
-@group(0) @binding(7) var<storage, read_write> likely: array<u32>;
-@group(0) @binding(8) var<storage, read_write> tokens: array<i32>;
+#result likely 7
+#result tokens 8
 
-const LANES: u32 = 256u;
+override LANES: u32;
 const ONE_BITS: u32 = 0x3f800000u;
 // Digits of the largest key, that of 1.
 const KEY_DIGITS: u32 = 30u;
 // More tokens than there are.
 const ALL: u32 = 0xffffffffu;
 
-var<workgroup> keys: array<u32, 256>;
-var<workgroup> sums: array<vec3<f32>, 256>;
-var<workgroup> counts: array<vec3<u32>, 256>;
+var<workgroup> keys: array<u32, LANES>;
+var<workgroup> sums: array<vec3<f32>, LANES>;
+var<workgroup> counts: array<vec3<u32>, LANES>;
 
 // Where a cut is: key and place of the last token. Places count down, so that all that are kept are not less.
 struct Last {
@@ -64,7 +64,7 @@ fn measure(row: u32, lane: u32, kept: Last, key: vec3<u32>, place: vec3<u32>) ->
     var sum = vec3<f32>(0.0);
     var count = vec3<u32>(0u);
     for (var column = lane; column < columns; column += LANES) {
-        let of_token = likely[row * columns + column];
+        let of_token = likely_word((row - first_unit()) * columns + column);
         let its_place = columns - 1u - column;
         if (is_kept(of_token, its_place, kept)) {
             let all = vec3<u32>(of_token);
@@ -153,33 +153,33 @@ fn likelihood(logit: u32, most: u32, temperature: u32) -> u32 {
     return bitcast<u32>(clamp(exp(-2.0 * (below / by)), 0.0, 1.0)) + 1u;
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.y * FOLD + group.x;
-    if (row >= params[0].x) {
+    let row = unit_of(group);
+    if (row >= end_unit()) {
         return;
     }
     let columns = params[0].y;
     var most = 0u;
     for (var column = lane; column < columns; column += LANES) {
-        let key = key_of(logits[row * columns + column]);
+        let key = key_of(logits_word(row * columns + column));
         most = max(most, select(key, 0u, key == NAN_KEY));
     }
     let most_key = largest_of_all(lane, most);
     for (var column = lane; column < columns; column += LANES) {
-        let at = row * columns + column;
-        likely[at] = likelihood(logits[at], bits_of_key(most_key), temperatures[row]);
+        let logit = logits_word(row * columns + column);
+        likely_put((row - first_unit()) * columns + column, likelihood(logit, bits_of_key(most_key), temperatures_word(row)));
     }
     var kept = Last(1u, 0u);
-    let least = min_p[row];
+    let least = min_p_word(row);
     // Of one that is kept no other is drawn.
-    let is_one = is_greedy(temperatures[row]) || (least > ONE_BITS && least <= INFINITY_BITS);
+    let is_one = is_greedy(temperatures_word(row)) || (least > ONE_BITS && least <= INFINITY_BITS);
     if (is_one) {
         kept = cut(row, lane, kept, Goal(1u, ALL, 0.0, false));
-    } else if (top_k[row] > 0) {
-        kept = cut(row, lane, kept, Goal(u32(top_k[row]), ALL, 0.0, false));
+    } else if (i32(top_k_word(row)) > 0) {
+        kept = cut(row, lane, kept, Goal(top_k_word(row), ALL, 0.0, false));
     }
-    let part = top_p[row];
+    let part = top_p_word(row);
     if (!is_nan(part) && (part >= 0x80000000u || part < ONE_BITS)) {
         let whole = measure(row, lane, kept, vec3<u32>(0u), vec3<u32>(0u)).sum.x;
         kept = cut(row, lane, kept, Goal(1u, ALL, bitcast<f32>(part) * whole, false));
@@ -188,7 +188,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         kept = Last(least + 1u, 0u);
     }
     let all = measure(row, lane, kept, vec3<u32>(0u), vec3<u32>(0u));
-    let draw = draws[row];
+    let draw = draws_word(row);
     // A number of 1 or more, or none, is beyond all sums: the last.
     let is_beyond = is_nan(draw) || (draw >= ONE_BITS && draw < 0x80000000u);
     var goal = Goal(1u, all.count.x, bitcast<f32>(draw) * all.sum.x, true);
@@ -197,6 +197,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let drawn = cut(row, lane, kept, goal);
     if (lane == 0u) {
-        tokens[row] = select(-1, i32(columns - 1u - drawn.place), most_key != 0u);
+        tokens_put(row, select(0xffffffffu, columns - 1u - drawn.place, most_key != 0u));
     }
 }

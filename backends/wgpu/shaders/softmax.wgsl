@@ -1,13 +1,13 @@
 // Softmax of rows, a workgroup for each.
 //
-// params[0]: rows, columns.
+// Units are rows. params[0]: rows, columns.
 // Floor: the bytes of x and of an F32 output.
 
 #include common
 #include order
 #include tree
 #floats x 1
-@group(0) @binding(2) var<storage, read_write> result: array<u32>;
+#result result 2
 
 fn weight_of(bits: u32, most: f32) -> f32 {
     // Halves, since the difference may overflow; the exponential of -120 is none in F32.
@@ -20,8 +20,8 @@ fn weight_of(bits: u32, most: f32) -> f32 {
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.y * FOLD + group.x;
-    if (row >= params[0].x) {
+    let row = unit_of(group);
+    if (row >= end_unit()) {
         return;
     }
     let columns = params[0].y;
@@ -45,6 +45,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         } else if (most_bits == LEAST_BITS) {
             bits = 0u;
         }
-        result[start + column] = bits;
+        result_put(start + column, bits);
     }
 }

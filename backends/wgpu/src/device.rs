@@ -12,7 +12,7 @@ use crate::ops;
 use crate::recording::WgpuRecording;
 use crate::settings::Settings;
 use crate::shared::Shared;
-use crate::storage::Storage;
+use crate::storage::{Memory, Storage};
 
 /// Name of the backend.
 pub(crate) const NAME: &str = "wgpu";
@@ -34,26 +34,25 @@ impl WgpuBackend {
         settings: &Settings,
     ) -> Result<WgpuBackend, Error> {
         let shared = Arc::new(Shared::open(adapter, &info, settings)?);
-        let largest = shared.limits.binding_bytes;
         Ok(WgpuBackend {
             capabilities: Capabilities {
                 ops: ops::names().map(str::to_owned).collect::<BTreeSet<_>>(),
                 activations: vec![Dtype::F32, Dtype::Bf16],
                 runs_block_weights: true,
                 is_row_invariant: true,
-                max_buffer_bytes: Some(largest),
+                max_piece_bytes: Some(shared.limits.piece_bytes()),
             },
             info,
             shared,
         })
     }
 
-    fn range(&self, buffer: &Buffer, begin: u64, length: usize) -> Result<Arc<Storage>, Error> {
-        let storage = Storage::of(buffer, &self.shared)?;
+    fn range(&self, buffer: &Buffer, begin: u64, length: usize) -> Result<Arc<Memory>, Error> {
+        let memory = Storage::of(buffer, &self.shared)?;
         let size_bytes = buffer.tensor().size_bytes()?;
         let end = begin.saturating_add(length as u64);
         match end <= size_bytes {
-            true => Ok(storage),
+            true => Ok(memory),
             false => Err(Error::BufferRange {
                 tensor: buffer.tensor().clone(),
                 size_bytes,
@@ -115,61 +114,47 @@ impl Backend for WgpuBackend {
                 what: format!("elements of {}", tensor.dtype),
             });
         }
-        let bytes = tensor.size_bytes()?;
-        if let Some(most_bytes) = self
-            .capabilities
-            .max_buffer_bytes
-            .filter(|&most| bytes > most)
-        {
-            return Err(Error::BufferSize {
-                tensor: tensor.clone(),
-                most_bytes,
-            });
-        }
         let usage = wgpu::BufferUsages::STORAGE
             | wgpu::BufferUsages::COPY_SRC
             | wgpu::BufferUsages::COPY_DST;
-        let buffer = self.shared.allocate(bytes, usage)?;
-        let storage = Storage::new(buffer, &self.shared);
+        let memory = Memory::new(&self.shared, tensor, usage)?;
+        let storage = Storage::new(memory, &self.shared);
         Ok(Buffer::new(tensor.clone(), Arc::new(storage)))
     }
 
     fn write(&self, buffer: &Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), Error> {
-        let storage = self.range(buffer, offset_bytes, bytes.len())?;
+        let memory = self.range(buffer, offset_bytes, bytes.len())?;
         self.shared.check()?;
-        let mut begin = offset_bytes;
-        for piece in bytes.chunks(PIECE_BYTES as usize) {
-            let end = begin + piece.len() as u64;
+        let mut rest = bytes;
+        for (buffer, begin, length) in pieces(&memory, offset_bytes, bytes.len()) {
+            let (piece, others) = rest.split_at(length as usize);
+            rest = others;
+            let end = begin + length;
             let (first, last) = (begin / 4 * 4, end.next_multiple_of(4));
             if (first, last) == (begin, end) {
-                self.shared
-                    .queue
-                    .write_buffer(&storage.buffer, begin, piece);
+                self.shared.queue.write_buffer(buffer, begin, piece);
             } else {
                 // Of a word that is written in part, the other bytes stay.
                 let mut words = vec![0; (last - first) as usize];
-                self.read_words(&storage.buffer, first, &mut words)?;
+                self.read_words(buffer, first, &mut words)?;
                 words[(begin - first) as usize..][..piece.len()].copy_from_slice(piece);
-                self.shared
-                    .queue
-                    .write_buffer(&storage.buffer, first, &words);
+                self.shared.queue.write_buffer(buffer, first, &words);
             }
-            begin = end;
         }
         self.shared.check()
     }
 
     fn read(&self, buffer: &Buffer, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), Error> {
-        let storage = self.range(buffer, offset_bytes, bytes.len())?;
+        let memory = self.range(buffer, offset_bytes, bytes.len())?;
         self.shared.check()?;
-        let mut begin = offset_bytes;
-        for piece in bytes.chunks_mut(PIECE_BYTES as usize) {
-            let end = begin + piece.len() as u64;
-            let (first, last) = (begin / 4 * 4, end.next_multiple_of(4));
+        let mut rest = &mut *bytes;
+        for (buffer, begin, length) in pieces(&memory, offset_bytes, rest.len()) {
+            let (piece, others) = rest.split_at_mut(length as usize);
+            rest = others;
+            let (first, last) = (begin / 4 * 4, (begin + length).next_multiple_of(4));
             let mut words = vec![0; (last - first) as usize];
-            self.read_words(&storage.buffer, first, &mut words)?;
+            self.read_words(buffer, first, &mut words)?;
             piece.copy_from_slice(&words[(begin - first) as usize..][..piece.len()]);
-            begin = end;
         }
         Ok(())
     }
@@ -177,6 +162,16 @@ impl Backend for WgpuBackend {
     fn record(&self, calls: Vec<OpCall>) -> Result<Box<dyn Recording>, Error> {
         Ok(Box::new(WgpuRecording::new(&calls, &self.shared)?))
     }
+}
+
+/// Bytes of a memory, in pieces that are in one buffer each, of [`PIECE_BYTES`] at most: the buffer, the first byte, and how many.
+fn pieces(memory: &Memory, begin: u64, length: usize) -> Vec<(&wgpu::Buffer, u64, u64)> {
+    let spans = memory.spans(begin..begin + length as u64);
+    let cut = spans.into_iter().flat_map(|(buffer, first, length)| {
+        let begins = (0..length).step_by(PIECE_BYTES as usize);
+        begins.map(move |at| (buffer, first + at, PIECE_BYTES.min(length - at)))
+    });
+    cut.collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,9 @@
 //! | `shared` | what it shares with its recordings |
 //! | `storage` | memory behind a buffer |
 //! | `shader` | shaders, and how lines that they share are written |
+//! | `launch` | a dispatch that is being put together |
 //! | `recording` | dispatches of recorded calls |
+//! | `replay` | dispatches, ready to be run |
 //! | `ops` | which module records which operation |
 //! | `plain` | the dispatches of plain operations |
 //! | `norm` | those of what goes over whole rows |
@@ -30,6 +32,7 @@ mod attention;
 mod cache;
 pub mod device;
 mod indexer;
+mod launch;
 mod linear;
 mod moe;
 mod norm;
@@ -37,6 +40,7 @@ mod ops;
 mod plain;
 mod quant;
 mod recording;
+mod replay;
 mod rope;
 mod sample;
 pub mod settings;

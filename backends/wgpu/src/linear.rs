@@ -1,9 +1,14 @@
 //! The dispatches of products with weights: of rows, and of the heads of a matrix that makes keys and values of latents.
 
-use rialto_backend::{Error, OpCall};
+use std::ops::Range;
+use std::sync::Arc;
+
+use rialto_backend::{Buffer, Error, OpCall};
 use rialto_program::Op;
 
-use crate::recording::{Floats, GROUP, Launch, Recorder, Weight};
+use crate::launch::{Floats, GROUP, Launch, Weight};
+use crate::recording::{Recorder, times};
+use crate::storage::Memory;
 
 /// Names of the operations of this module.
 pub(crate) const OPS: &[&str] = &[
@@ -13,10 +18,10 @@ pub(crate) const OPS: &[&str] = &[
 ];
 
 /// With more rows than this, what is decoded of a matrix is kept for several.
-const FEW_ROWS: u64 = 8;
+pub(crate) const FEW_ROWS: u64 = 8;
 
-/// Rows and columns of a tile.
-const TILE: [u64; 2] = [32, 64];
+/// Columns of a tile.
+pub(crate) const TILE_COLUMNS: u64 = 64;
 
 /// Columns of a workgroup that has one row.
 const QUAD: u64 = 4;
@@ -35,93 +40,176 @@ pub(crate) fn record(call: &OpCall, recorder: &mut Recorder) -> Option<Result<()
 pub(crate) struct Product<'a> {
     pub(crate) x: &'a Floats,
     pub(crate) weight: &'a Weight,
-    pub(crate) rows: u64,
+    pub(crate) rows: Range<u64>,
     pub(crate) columns: u64,
     /// Terms of a sum.
     pub(crate) k: u64,
     pub(crate) batches: u64,
     /// The first row of a batch's matrix, of so many rows of a batch.
     pub(crate) part: [u64; 2],
+    /// Rows for one of x.
+    pub(crate) slots: u64,
+    /// The first row that x has, and the first that the result has.
+    pub(crate) first: [u64; 2],
 }
 
-/// Where a product finds its experts.
-pub(crate) struct Routed<'a> {
-    pub(crate) ids: &'a wgpu::Buffer,
-    /// The first id.
-    pub(crate) first_id: u64,
-    pub(crate) experts: u64,
-    /// The first element of x.
-    pub(crate) first_x: u64,
-    /// Results for a row of x.
-    pub(crate) slots: u64,
+/// What of a weight is bound at a time, and what comes of it.
+#[derive(Clone)]
+pub(crate) struct Window {
+    /// Rows of the weight, counted through all matrices.
+    pub(crate) rows: Range<u64>,
+    pub(crate) columns: Range<u64>,
+    pub(crate) batches: Range<u64>,
+    pub(crate) experts: Range<u64>,
+}
+
+/// Rows that are sorted by their experts: what `permute.wgsl` leaves.
+pub(crate) struct Sorted<'a> {
+    pub(crate) order: &'a Arc<Memory>,
+    /// The word where rows begin.
+    pub(crate) rows_at: u64,
+    /// Workgroups of the dispatch, from a word on.
+    pub(crate) sizes: (&'a Arc<Memory>, u64),
+    /// Workgroups at most.
+    pub(crate) groups: u64,
 }
 
 impl Product<'_> {
+    fn count(&self) -> u64 {
+        self.rows.end - self.rows.start
+    }
+
+    /// Work of a row.
+    fn work(&self) -> u64 {
+        self.batches * self.columns * self.k
+    }
+
     /// What all shaders of products are given.
-    fn given(&self, launch: Launch, routed: Option<&Routed<'_>>) -> Launch {
+    fn given(&self, launch: Launch, window: &Window) -> Launch {
         let Product {
-            rows,
             columns,
             k,
             batches,
             part,
+            slots,
+            first,
             ..
         } = *self;
-        let [first_x, first_id, experts, slots] = match routed {
-            Some(routed) => [
-                routed.first_x,
-                routed.first_id,
-                routed.experts,
-                routed.slots.max(1),
-            ],
-            None => [0, 0, 0, 1],
-        };
         let fours = self.weight.has_fours().into();
+        let of_x = self.rows.start / slots - first[0]..self.rows.end.div_ceil(slots) - first[0];
         launch
-            .params([rows, columns, k, batches])
+            .span(&self.rows)
+            .across(&window.columns)
+            .params([k, fours, first[0], first[1]])
             .params([batches * k, k, batches * columns, columns])
-            .params([part[0], part[1], slots, fours])
+            .params([part[0], part[1], slots, 0])
             .params(self.weight.sizes())
-            .params([first_x, first_id, experts])
-            .floats("x", self.x)
-            .weight("weight", self.weight)
+            .params([window.batches.start, window.batches.end])
+            .params([window.experts.start, window.experts.end])
+            .floats("x", self.x, times(&of_x, batches * k))
+            .weight("weight", self.weight, &window.rows)
     }
 
-    /// The sum goes along the rows of the weight.
-    fn along(&self) -> Launch {
-        match self.rows <= FEW_ROWS {
-            true => self.gemv(None),
-            false => self.tiles(0),
-        }
+    fn groups(&self, window: &Window, columns: u64) -> u64 {
+        let length = |range: &Range<u64>| range.end - range.start;
+        length(&window.columns).div_ceil(columns) * length(&window.batches)
     }
 
-    /// The sum goes down the columns of the weight.
-    fn down(&self) -> Launch {
-        let groups = self.rows * self.batches * self.columns.div_ceil(GROUP);
-        match self.rows <= FEW_ROWS {
-            true => self.given(Launch::new("columns", groups), None),
-            false => self.tiles(1),
-        }
+    /// The work of a dispatch.
+    fn work_of(&self, window: &Window) -> u64 {
+        self.count() * self.groups(window, 1) * self.k
     }
 
-    fn tiles(&self, goes_down: u32) -> Launch {
-        let [rows, columns] = TILE;
-        let groups = self.rows.div_ceil(rows) * self.columns.div_ceil(columns) * self.batches;
-        self.given(Launch::new("tile", groups), None)
-            .constant("goes_down", goes_down)
-    }
-
-    /// Each row on its own, with the matrix of its expert if they are routed.
-    pub(crate) fn gemv(&self, routed: Option<&Routed<'_>>) -> Launch {
-        let groups = self.rows * self.batches * self.columns.div_ceil(QUAD);
-        let ids = match routed {
-            Some(routed) => routed.ids,
+    /// Each row on its own, with the matrix of its expert if ids say which.
+    pub(crate) fn gemv(&self, window: &Window, ids: Option<&Arc<Memory>>) -> Launch {
+        let groups = self.count() * self.groups(window, QUAD);
+        let launch = Launch::new("gemv", groups, self.work_of(window));
+        let launch = self
+            .given(launch, window)
+            .constant("routed", ids.is_some().into());
+        match ids {
+            Some(ids) => launch.words(ids, self.rows.clone()),
             // Bound, and not read.
-            None => self.x.buffer(),
-        };
-        self.given(Launch::new("gemv", groups), routed)
-            .constant("routed", routed.is_some().into())
-            .buffer(ids)
+            None => launch.words(&self.weight.codes, 0..0),
+        }
+    }
+
+    fn columns(&self, window: &Window) -> Launch {
+        let groups = self.count() * self.groups(window, GROUP);
+        self.given(Launch::new("columns", groups, self.work_of(window)), window)
+    }
+
+    /// Several rows together.
+    fn tiles(&self, window: &Window, goes_down: bool, lanes: u32) -> Launch {
+        let down = self.count().div_ceil(u64::from(lanes) / 8);
+        let groups = down * self.groups(window, TILE_COLUMNS);
+        let launch = Launch::new("tile", groups, self.work_of(window));
+        self.given(launch, window)
+            .constant("goes_down", goes_down.into())
+            .constant("grouped", 0)
+            .constant("LANES", lanes)
+            // Bound, and not read.
+            .words(&self.weight.codes, 0..0)
+    }
+
+    /// The rows of an expert together.
+    pub(crate) fn grouped(&self, window: &Window, sorted: &Sorted<'_>, lanes: u32) -> Launch {
+        let launch = Launch::new("tile", sorted.groups, self.work_of(window));
+        self.given(launch, window)
+            .params_at(5, [sorted.rows_at])
+            .constant("goes_down", 0)
+            .constant("grouped", 1)
+            .constant("LANES", lanes)
+            .whole(sorted.order)
+            .indirect(sorted.sizes.0, sorted.sizes.1)
+    }
+
+    /// Parts of the weight: columns of the result where these are all rows of a matrix, and else whole batches.
+    fn windows(&self) -> Result<Vec<Window>, Error> {
+        let [first, each] = self.part;
+        let are_columns = self.batches == 1 && first == 0 && each == self.columns;
+        let unit = if are_columns { 1 } else { each };
+        let parts = self.weight.parts(unit)?.into_iter();
+        let windows = parts.map(|rows| match are_columns {
+            true => Window {
+                columns: rows.clone(),
+                batches: 0..1,
+                experts: 0..1,
+                rows,
+            },
+            false => Window {
+                columns: 0..self.columns,
+                batches: rows.start / each.max(1)..rows.end / each.max(1),
+                experts: 0..1,
+                rows,
+            },
+        });
+        Ok(windows.collect())
+    }
+
+    /// Records it for all rows. The sum goes along the rows of the weight, or down its columns.
+    fn record(&self, recorder: &mut Recorder, out: &Buffer, goes_down: bool) -> Result<(), Error> {
+        let place = recorder.place(out)?;
+        let [of_x, of_out] = [self.batches * self.k, self.batches * self.columns];
+        let operands = [(&*self.x.memory, of_x), (&*place, of_out)];
+        let windows = self.windows()?;
+        let lanes = recorder.lanes();
+        let most = recorder.most(self.work());
+        for rows in recorder.parts(self.count(), most, &operands)? {
+            let product = Product {
+                rows: rows.clone(),
+                ..*self
+            };
+            for window in &windows {
+                let launch = match (self.count() <= FEW_ROWS, goes_down) {
+                    (true, false) => product.gemv(window, None),
+                    (true, true) => product.columns(window),
+                    (false, _) => product.tiles(window, goes_down, lanes),
+                };
+                recorder.dispatch(launch.words(&place, times(&rows, of_out)))?;
+            }
+        }
+        recorder.settle(&place, out)
     }
 }
 
@@ -136,15 +224,17 @@ fn linear(call: &OpCall, recorder: &mut Recorder) -> Result<(), Error> {
     let (x, weight) = operands(call, recorder)?;
     let [columns, k, ..] = weight.sizes();
     let product = Product {
-        rows: x.shape[..x.shape.len() - 1].iter().product(),
+        rows: 0..x.shape[..x.shape.len() - 1].iter().product(),
         columns,
         k,
         batches: 1,
         part: [0, columns],
+        slots: 1,
+        first: [0, 0],
         x: &x,
         weight: &weight,
     };
-    recorder.leave(product.along(), &call.outputs()[0])
+    product.record(recorder, &call.outputs()[0], false)
 }
 
 fn absorb(call: &OpCall, recorder: &mut Recorder, value: u64) -> Result<(), Error> {
@@ -152,15 +242,17 @@ fn absorb(call: &OpCall, recorder: &mut Recorder, value: u64) -> Result<(), Erro
     let [_, latent, ..] = kv_b.sizes();
     let (heads, nope) = (q.shape[1], q.shape[2]);
     let product = Product {
-        rows: q.shape[0],
+        rows: 0..q.shape[0],
         columns: latent,
         k: nope,
         batches: heads,
         part: [0, nope + value],
+        slots: 1,
+        first: [0, 0],
         x: &q,
         weight: &kv_b,
     };
-    recorder.leave(product.down(), &call.outputs()[0])
+    product.record(recorder, &call.outputs()[0], true)
 }
 
 fn expand(call: &OpCall, recorder: &mut Recorder, value: u64) -> Result<(), Error> {
@@ -169,13 +261,15 @@ fn expand(call: &OpCall, recorder: &mut Recorder, value: u64) -> Result<(), Erro
     let heads = x.shape[1];
     let each = rows.checked_div(heads).unwrap_or_default();
     let product = Product {
-        rows: x.shape[0],
+        rows: 0..x.shape[0],
         columns: value,
         k: latent,
         batches: heads,
         part: [each - value.min(each), each],
+        slots: 1,
+        first: [0, 0],
         x: &x,
         weight: &kv_b,
     };
-    recorder.leave(product.along(), &call.outputs()[0])
+    product.record(recorder, &call.outputs()[0], false)
 }

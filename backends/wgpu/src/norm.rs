@@ -4,7 +4,8 @@ use rialto_backend::{Error, OpCall};
 use rialto_program::Op;
 use rialto_program::op::ReduceFunction;
 
-use crate::recording::{Launch, Recorder};
+use crate::launch::{Floats, Launch};
+use crate::recording::{Recorder, times};
 
 /// Names of the operations of this module.
 pub(crate) const OPS: &[&str] = &[
@@ -36,39 +37,50 @@ fn norm(call: &OpCall, recorder: &mut Recorder, eps: f64) -> Result<(), Error> {
         // Bound, and not read.
         None => weight.clone(),
     };
-    let columns = x.last();
-    let rows = x.elements().checked_div(columns).unwrap_or_default();
     let eps = (eps as f32).to_bits();
-    let launch = Launch::new("norm", rows)
-        .params([rows, columns, centers.into(), eps.into()])
-        .floats("x", &x)
-        .floats("weight", &weight)
-        .floats("bias", &bias);
-    recorder.leave(launch, &call.outputs()[0])
+    let sizes = [x.rows(), x.last(), centers.into(), eps.into()];
+    of_rows(call, recorder, "norm", (&x, x.rows(), sizes), |launch| {
+        launch.all("weight", &weight).all("bias", &bias)
+    })
 }
 
 fn softmax(call: &OpCall, recorder: &mut Recorder) -> Result<(), Error> {
     let x = recorder.floats(&call.inputs()[0])?;
-    let columns = x.last();
-    let rows = x.elements().checked_div(columns).unwrap_or_default();
-    let launch = Launch::new("softmax", rows)
-        .params([rows, columns])
-        .floats("x", &x);
-    recorder.leave(launch, &call.outputs()[0])
+    let sizes = [x.rows(), x.last(), 0, 0];
+    of_rows(call, recorder, "softmax", (&x, x.rows(), sizes), |launch| {
+        launch
+    })
 }
 
 fn reduce(call: &OpCall, recorder: &mut Recorder, function: ReduceFunction) -> Result<(), Error> {
     let x = recorder.floats(&call.inputs()[0])?;
     let out = &call.outputs()[0];
     // Rows of no columns have results, too.
-    let rows = out.tensor().shape.extents().iter().product();
+    let rows: u64 = out.tensor().shape.extents().iter().product();
     let function = match function {
         ReduceFunction::Sum => 0,
         ReduceFunction::Mean => 1,
         ReduceFunction::Max => 2,
     };
-    let launch = Launch::new("reduce", rows)
-        .params([rows, x.last(), function])
-        .floats("x", &x);
-    recorder.leave(launch, out)
+    let sizes = [rows, x.last(), function, 0];
+    of_rows(call, recorder, "reduce", (&x, rows, sizes), |launch| launch)
+}
+
+/// A shader with a workgroup for each row of x.
+fn of_rows(
+    call: &OpCall,
+    recorder: &mut Recorder,
+    shader: &'static str,
+    (x, rows, sizes): (&Floats, u64, [u64; 4]),
+    bind: impl Fn(Launch) -> Launch,
+) -> Result<(), Error> {
+    let (out, columns) = (&call.outputs()[0], x.last());
+    let elements: u64 = out.tensor().shape.extents().iter().product();
+    let of_out = elements.checked_div(rows).unwrap_or_default();
+    let work = 8 * columns;
+    let most = recorder.most(work);
+    recorder.leave(out, (rows, of_out), most, &[(&x.memory, columns)], |part| {
+        let launch = Launch::units(shader, part, work).params(sizes);
+        bind(launch.floats("x", x, times(part, columns)))
+    })
 }

@@ -1,10 +1,13 @@
 //! The dispatches of plain operations: functions of elements, and rows put together anew.
 
+use std::ops::Range;
+
 use rialto_backend::{Error, OpCall};
 use rialto_program::Op;
 use rialto_program::op::{BinaryFunction, Slice, UnaryFunction};
 
-use crate::recording::{Floats, GROUP, Launch, Recorder};
+use crate::launch::{Floats, Launch};
+use crate::recording::{Recorder, times};
 
 /// Names of the operations of this module.
 pub(crate) const OPS: &[&str] = &[
@@ -19,6 +22,9 @@ pub(crate) const OPS: &[&str] = &[
     "rialto.reshape/1",
     "rialto.cast/1",
 ];
+
+/// Work of an element, in multiplications.
+const WORK: u64 = 8;
 
 /// Records a call of one of them. `None` for another. Errors: what it is given that no shader reads.
 pub(crate) fn record(call: &OpCall, recorder: &mut Recorder) -> Option<Result<(), Error>> {
@@ -88,17 +94,21 @@ fn elementwise(
         None => x.clone(),
     };
     let elements = x.elements();
-    let launch = Launch::new("elementwise", elements.div_ceil(GROUP))
-        .params([
-            elements,
-            y.elements().max(1),
-            function,
-            0,
-            factor.to_bits().into(),
-        ])
-        .floats("x", &x)
-        .floats("y", &y);
-    recorder.leave(launch, &call.outputs()[0])
+    // What is repeated is bound whole.
+    let of_y = u64::from(y.elements() == elements);
+    let (memory_x, memory_y) = (&*x.memory, &*y.memory);
+    let operands = [(memory_x, 1), (memory_y, of_y)];
+    let (out, most) = (&call.outputs()[0], recorder.most(WORK));
+    recorder.leave(out, (elements, 1), most, &operands, |part| {
+        let launch = Launch::elements("elementwise", part, WORK)
+            .params([elements, y.elements().max(1), function, 0])
+            .params([factor.to_bits().into()])
+            .floats("x", &x, part.clone());
+        match of_y {
+            0 => launch.all("y", &y),
+            _ => launch.floats("y", &y, part.clone()),
+        }
+    })
 }
 
 /// Which elements of x make rows.
@@ -142,23 +152,44 @@ fn rows(
         Some(_) => part.of_x,
         None => out.tensor().shape.extents().last().copied().unwrap_or(1),
     };
-    let indices = match part.looked_up {
-        Some(input) => recorder.buffer(&call.inputs()[input].values)?,
-        None => recorder.buffer(&call.inputs()[0].values)?,
-    };
     let count = elements.checked_div(columns).unwrap_or_default();
-    let launch = Launch::new("rows", elements.div_ceil(GROUP))
-        .params([
-            count,
-            columns,
-            x.last(),
-            part.of_x,
-            part.start,
-            x.shape.first().copied().unwrap_or_default(),
-            part.looked_up.is_some().into(),
-        ])
-        .floats("x", x)
-        .floats("y", y)
-        .buffer(&indices);
-    recorder.leave(launch, out)
+    let of_x = x.shape.first().copied().unwrap_or_default();
+    let launch = |rows: &Range<u64>, table: &Range<u64>| {
+        let rows = times(rows, columns);
+        Launch::elements("rows", &rows, WORK)
+            .across(table)
+            .params([count, columns, x.last(), part.of_x, part.start, of_x])
+            .params([part.looked_up.is_some().into()])
+    };
+    let place = recorder.place(out)?;
+    let most = recorder.most(columns * WORK);
+    match part.looked_up {
+        None => {
+            let (of_x, of_y) = (x.last(), columns - part.of_x);
+            let operands = [(&*x.memory, of_x), (&*y.memory, of_y), (&*place, columns)];
+            for rows in recorder.parts(count, most, &operands)? {
+                let launch = launch(&rows, &(0..0))
+                    .floats("x", x, times(&rows, of_x))
+                    .floats("y", y, times(&rows, of_y))
+                    // Bound, and not read.
+                    .words(&x.memory, times(&rows, of_x));
+                recorder.dispatch(launch.words(&place, times(&rows, columns)))?;
+            }
+        }
+        Some(input) => {
+            let indices = recorder.memory(&call.inputs()[input].values)?;
+            let operands = [(&*indices, 1), (&*place, columns)];
+            let tables = recorder.windows(of_x, &[(&*x.memory, x.last())])?;
+            for rows in recorder.parts(count, most, &operands)? {
+                for table in &tables {
+                    let launch = launch(&rows, table)
+                        .floats("x", x, times(table, x.last()))
+                        .floats("y", x, times(table, x.last()))
+                        .words(&indices, rows.clone());
+                    recorder.dispatch(launch.words(&place, times(&rows, columns)))?;
+                }
+            }
+        }
+    }
+    recorder.settle(&place, out)
 }

@@ -1,12 +1,18 @@
 //! The dispatches of block-scaled E4M3.
 
+use std::ops::Range;
+
 use rialto_backend::{Error, OpCall};
 use rialto_program::Op;
 
-use crate::recording::{GROUP, Launch, Recorder};
+use crate::launch::Launch;
+use crate::recording::{Recorder, times};
 
 /// Names of the operations of this module.
 pub(crate) const OPS: &[&str] = &["rialto.quantize_block/1", "rialto.dequantize_block/1"];
+
+/// Work of an element, in multiplications: its arithmetic is on bits.
+const WORK: u64 = 64;
 
 /// Records a call of one of them. `None` for another. Errors: what it is given that no shader reads.
 pub(crate) fn record(call: &OpCall, recorder: &mut Recorder) -> Option<Result<(), Error>> {
@@ -42,6 +48,18 @@ impl Grid {
         }
     }
 
+    /// The scales of elements.
+    fn scales_of(&self, elements: &Range<u64>) -> Range<u64> {
+        let of_blocks = self.block[0] * self.extents[1];
+        match elements.is_empty() {
+            true => 0..0,
+            false => {
+                let [first, last] = [elements.start, elements.end.min(self.elements) - 1];
+                first / of_blocks * self.blocks[1]..(last / of_blocks + 1) * self.blocks[1]
+            }
+        }
+    }
+
     /// What shaders of elements are told.
     fn params(&self) -> [u64; 6] {
         let [rows, columns] = self.block;
@@ -66,28 +84,31 @@ fn quantize(
     let [codes, scales] = call.outputs() else {
         unreachable!("the signature has two outputs");
     };
-    let (codes, scales) = (recorder.buffer(codes)?, recorder.buffer(scales)?);
+    let (codes, scales) = (recorder.memory(codes)?, recorder.memory(scales)?);
     let grid = Grid::of(&x.shape, block);
     let ([n, k], [down, across], [rows, columns]) = (grid.extents, grid.blocks, grid.block);
-    let launch = Launch::new("block_scales", down * across)
-        .params([
-            down * across,
-            k,
-            n,
-            across,
-            rows,
-            columns,
-            power_of_two.into(),
-        ])
-        .floats("x", &x)
-        .buffer(&scales);
-    recorder.dispatch(launch)?;
-    let launch = Launch::new("quantize", grid.elements.div_ceil(4 * GROUP))
-        .params(grid.params())
-        .floats("x", &x)
-        .buffer(&scales)
-        .buffer(&codes);
-    recorder.dispatch(launch)
+    // Rows of blocks.
+    let operands = [(&*x.memory, rows * k), (&*scales, across)];
+    for part in recorder.parts(down, recorder.most(rows * k * 4), &operands)? {
+        let launch = Launch::units("block_scales", &times(&part, across), rows * columns * 4)
+            .params([down * across, k, n, across])
+            .params([rows, columns, power_of_two.into()])
+            .floats("x", &x, times(&part, rows * k))
+            .words(&scales, times(&part, across));
+        recorder.dispatch(launch)?;
+    }
+    // Four codes in a word.
+    let words = grid.elements.div_ceil(4);
+    let operands = [(&*x.memory, 4), (&*codes, 4)];
+    for part in recorder.parts(words, recorder.most(4 * WORK), &operands)? {
+        let launch = Launch::elements("quantize", &part, 4 * WORK)
+            .params(grid.params())
+            .floats("x", &x, times(&part, 4))
+            .words(&scales, grid.scales_of(&times(&part, 4)))
+            .words(&codes, times(&part, 4));
+        recorder.dispatch(launch)?;
+    }
+    Ok(())
 }
 
 fn dequantize(call: &OpCall, recorder: &mut Recorder, block: [u64; 2]) -> Result<(), Error> {
@@ -96,12 +117,15 @@ fn dequantize(call: &OpCall, recorder: &mut Recorder, block: [u64; 2]) -> Result
     };
     let grid = Grid::of(codes.values.tensor().shape.extents(), block);
     let (codes, scales) = (
-        recorder.buffer(&codes.values)?,
-        recorder.buffer(&scales.values)?,
+        recorder.memory(&codes.values)?,
+        recorder.memory(&scales.values)?,
     );
-    let launch = Launch::new("dequantize", grid.elements.div_ceil(GROUP))
-        .params(grid.params())
-        .buffer(&codes)
-        .buffer(&scales);
-    recorder.leave(launch, &call.outputs()[0])
+    let (out, most) = (&call.outputs()[0], recorder.most(WORK));
+    let all = (grid.elements, 1);
+    recorder.leave(out, all, most, &[(&codes, 1)], |part| {
+        Launch::elements("dequantize", part, WORK)
+            .params(grid.params())
+            .elements_of(&codes, part.clone())
+            .words(&scales, grid.scales_of(part))
+    })
 }

@@ -6,10 +6,14 @@ use rialto_backend::{Error, OpCall};
 use rialto_program::Op;
 use rialto_program::op::{Pairing, Rope};
 
-use crate::recording::{GROUP, Launch, Recorder};
+use crate::launch::Launch;
+use crate::recording::{Recorder, times};
 
 /// Names of the operations of this module.
 pub(crate) const OPS: &[&str] = &["rialto.rope/1"];
+
+/// Work of an element, in multiplications.
+const WORK: u64 = 64;
 
 /// Records a call of it. `None` for another. Errors: what it is given that no shader reads.
 pub(crate) fn record(call: &OpCall, recorder: &mut Recorder) -> Option<Result<(), Error>> {
@@ -21,7 +25,7 @@ pub(crate) fn record(call: &OpCall, recorder: &mut Recorder) -> Option<Result<()
 
 fn rope(call: &OpCall, recorder: &mut Recorder, op: &Rope) -> Result<(), Error> {
     let x = recorder.floats(&call.inputs()[0])?;
-    let positions = recorder.buffer(&call.inputs()[1].values)?;
+    let positions = recorder.memory(&call.inputs()[1].values)?;
     let pairs = op.dims / 2;
     let frequencies: Vec<u32> = (0..pairs)
         .map(|pair| turns(op.theta.powf(-2.0 * pair as f64 / op.dims as f64)))
@@ -30,19 +34,20 @@ fn rope(call: &OpCall, recorder: &mut Recorder, op: &Rope) -> Result<(), Error> 
     let frequencies = recorder.table(&frequencies)?;
     let of_token: u64 = x.shape[1..].iter().product();
     let are_neighbours = op.pairing == Pairing::Interleaved;
-    let launch = Launch::new("rope", x.elements().div_ceil(GROUP))
-        .params([
-            x.elements(),
-            of_token,
-            x.last(),
-            are_neighbours.into(),
-            op.first,
-            pairs,
-        ])
-        .floats("x", &x)
-        .buffer(&positions)
-        .buffer(&frequencies);
-    recorder.leave(launch, &call.outputs()[0])
+    let tokens = x.shape.first().copied().unwrap_or_default();
+    let sizes = [x.elements(), of_token, x.last(), are_neighbours.into()];
+    let most = recorder.most(WORK * of_token);
+    let operands = [(&*x.memory, of_token), (&*positions, 1)];
+    let out = &call.outputs()[0];
+    recorder.leave(out, (tokens, of_token), most, &operands, |part| {
+        let elements = times(part, of_token);
+        Launch::elements("rope", &elements, WORK)
+            .params(sizes)
+            .params([op.first, pairs])
+            .floats("x", &x, elements)
+            .words(&positions, part.clone())
+            .whole(&frequencies)
+    })
 }
 
 /// An angle in turns, of which whole ones fall out, in 64 digits behind the point.

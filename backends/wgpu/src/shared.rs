@@ -16,6 +16,15 @@ pub(crate) struct Limits {
     pub(crate) binding_bytes: u64,
     pub(crate) buffer_bytes: u64,
     pub(crate) invocations: u32,
+    /// Multiplications and additions of a dispatch, so that none takes longer than a watchdog waits, which is two seconds.
+    pub(crate) work: u64,
+}
+
+impl Limits {
+    /// What can be bound wherever it begins.
+    pub(crate) fn piece_bytes(&self) -> u64 {
+        self.binding_bytes - 256
+    }
 }
 
 /// What recordings share with their device.
@@ -56,12 +65,20 @@ impl Shared {
         };
         let buffer_bytes = settings.buffer_bytes.unwrap_or(u64::MAX);
         let binding_bytes = settings.binding_bytes.unwrap_or(u64::MAX);
-        let buffer_bytes = buffer_bytes.min(required.max_buffer_size);
+        let buffer_bytes = buffer_bytes.min(required.max_buffer_size) / 256 * 256;
+        // What the slowest of a kind does in half a second.
+        let work = match adapter.get_info().device_type {
+            wgpu::DeviceType::Cpu => 1 << 28,
+            _ => 1 << 35,
+        };
         let limits = Limits {
             buffer_bytes,
             binding_bytes: binding_bytes
                 .min(buffer_bytes)
-                .min(required.max_storage_buffer_binding_size),
+                .min(required.max_storage_buffer_binding_size)
+                / 256
+                * 256,
+            work,
             invocations: settings
                 .invocations
                 .unwrap_or(u32::MAX)
@@ -133,7 +150,7 @@ impl Shared {
         let out_of_memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: None,
-            size: bytes.max(1).next_multiple_of(4),
+            size: bytes.max(1).next_multiple_of(16),
             usage,
             mapped_at_creation: false,
         });

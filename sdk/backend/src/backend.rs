@@ -20,8 +20,9 @@ pub struct Capabilities {
     /// Whether the result for a row is the same bits whatever other rows the step has: then prompts in pieces, cached decoding and
     /// batches are the same as one sequence at a time, bit for bit.
     pub is_row_invariant: bool,
-    /// Largest buffer in bytes, if there is a limit other than memory.
-    pub max_buffer_bytes: Option<u64>,
+    /// Most bytes that an operation may need at once of a tensor, if there is a limit: of its last axis a row, in F32; of the heads of MLA
+    /// a head's matrix; of blocks to be quantized a row of blocks. Tensors of any size run in such pieces.
+    pub max_piece_bytes: Option<u64>,
 }
 
 fn names<S: serde::Serializer>(dtypes: &[Dtype], serializer: S) -> Result<S::Ok, S::Error> {
@@ -57,4 +58,20 @@ pub trait Recording: Send {
     /// Runs the calls on what the buffers hold now. It may return before they are done; [`Backend::read`] waits.
     /// Errors: [`Error::Lost`].
     fn replay(&mut self) -> Result<(), Error>;
+
+    /// What a replay asks of the device. All 0 on a device that does not count.
+    fn counts(&self) -> Counts {
+        Counts::default()
+    }
+}
+
+/// What a replay asks of a device: it depends on the recording alone, and on nothing that varies from one run to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Kernels that are started.
+    pub dispatches: u64,
+    /// Times that the host hands work to the device.
+    pub submits: u64,
+    /// Bytes of memory that kernels are given to read and write, counted for each kernel.
+    pub bound_bytes: u64,
 }

@@ -42,7 +42,7 @@ pub mod call;
 pub mod device;
 pub mod error;
 
-pub use backend::{Backend, Capabilities, Recording};
+pub use backend::{Backend, Capabilities, Counts, Recording};
 pub use buffer::{Buffer, TensorType};
 pub use cache::{PagePool, SequencePages};
 pub use call::{Blocks, OpCall, Operand};
