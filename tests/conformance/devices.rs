@@ -6,37 +6,11 @@ use std::sync::{Arc, OnceLock};
 use rialto_backend::{Backend, Choice, OpenOptions, Registry};
 use rialto_cpu::CpuDriver;
 use rialto_program::Op;
+use rialto_tests::adapters::adapters;
 use rialto_tests::device::device_or_skip;
-use rialto_wgpu::{Settings, WgpuDriver};
 
 use crate::harness::Verdict;
 use crate::ideal::Ideal;
-
-/// An adapter as it is, as the least that this backend runs on, and with bindings and buffers that few tensors fit: seams between
-/// them are where shapes of this suite have rows.
-fn adapters() -> [(&'static str, WgpuDriver); 3] {
-    let least = Settings {
-        binding_bytes: Some(1 << 20),
-        invocations: Some(128),
-        ..Settings::default()
-    };
-    let narrow = Settings {
-        binding_bytes: Some(8 << 10),
-        buffer_bytes: Some(12 << 10),
-        ..least.clone()
-    };
-    [
-        ("wgpu", WgpuDriver::new()),
-        (
-            "wgpu with bindings of 1 MiB",
-            WgpuDriver::with_settings(least),
-        ),
-        (
-            "wgpu with bindings of 8 KiB",
-            WgpuDriver::with_settings(narrow),
-        ),
-    ]
-}
 
 fn registry() -> Registry {
     Registry::new().with(CpuDriver)

@@ -8,6 +8,7 @@
 )]
 
 mod checks;
+mod counts;
 mod devices;
 mod faults;
 mod harness;
@@ -15,4 +16,5 @@ mod ideal;
 mod input;
 mod numbers;
 mod oracle;
+mod shaders;
 mod spoiled;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rialto_backend::{Backend, Registry};
 use rialto_runtime::{GenerateOptions, Rows, Work, generate};
+use rialto_tests::adapters::adapters;
 use rialto_tests::device::device_or_skip;
-use rialto_wgpu::WgpuDriver;
 
 use crate::goldens::{faults_within, worst_absolute};
 use crate::records::Golden;
@@ -19,32 +19,37 @@ const HIDDEN_RELATIVE: f32 = 2.5e-4;
 /// Prompts in pieces may be multiplied in tiles of other sizes.
 const PIECES_ATOL: f32 = 1e-4;
 
-/// Each device that this machine has, with a way to load models on it.
-fn each(check: impl Fn(&Load)) {
-    let registry = Registry::new().with(WgpuDriver::new());
-    let device: Option<Arc<dyn Backend>> = device_or_skip(&registry, "wgpu");
-    if device.is_some() {
-        check(&Load {
-            device,
-            ..Load::default()
-        });
+/// Each way to load models on a device that this machine has.
+fn each(check: impl Fn(&str, &Load)) {
+    for (name, driver) in adapters() {
+        let registry = Registry::new().with(driver);
+        let device: Option<Arc<dyn Backend>> = device_or_skip(&registry, "wgpu");
+        if device.is_some() {
+            check(
+                name,
+                &Load {
+                    device,
+                    ..Load::default()
+                },
+            );
+        }
     }
 }
 
 #[test]
 fn logits_hidden_states_selections_and_experts_are_those_of_transformers() {
-    each(|load| {
+    each(|device, load| {
         for (name, _) in MODELS {
             let model = load.hugging_face(name);
             let found = faults_within(name, &model, (LOGITS_ATOL, HIDDEN_RELATIVE));
-            assert_eq!(found, [] as [String; 0], "{name}");
+            assert_eq!(found, [] as [String; 0], "{name} on {device}");
         }
     });
 }
 
 #[test]
 fn greedy_decoding_gives_the_tokens_of_transformers() {
-    each(|load| {
+    each(|device, load| {
         for (name, _) in MODELS {
             let golden = Golden::open(name);
             let prompt = golden.tokens("input_ids")[..20].to_vec();
@@ -56,21 +61,21 @@ fn greedy_decoding_gives_the_tokens_of_transformers() {
             let model = load.hugging_face(name);
             let mut session = session(&model, "forward");
             let generated = generate(&mut session, &[prompt], &options, &mut |_| true);
-            assert_eq!(generated.unwrap()[0].tokens, expected, "{name}");
+            assert_eq!(generated.unwrap()[0].tokens, expected, "{name} on {device}");
         }
     });
 }
 
 #[test]
 fn two_runs_give_the_same_bits_and_pieces_of_a_prompt_nearly_so() {
-    each(|load| {
+    each(|device, load| {
         for (name, _) in MODELS {
             let tokens = Golden::open(name).tokens("input_ids");
             let model = load.hugging_face(name);
             let whole = run(&model, &tokens, &["logits"]).remove(0);
             assert!(
                 run(&model, &tokens, &["logits"]).remove(0) == whole,
-                "{name}"
+                "{name} on {device}"
             );
             for length in [1, 7, 20] {
                 let mut session = session(&model, "forward");
@@ -88,7 +93,7 @@ fn two_runs_give_the_same_bits_and_pieces_of_a_prompt_nearly_so() {
                 let worst = worst_absolute(&whole.to_f32(), &pieces);
                 assert!(
                     worst <= PIECES_ATOL,
-                    "{name} in pieces of {length}: {worst:e}"
+                    "{name} in pieces of {length} on {device}: {worst:e}"
                 );
             }
         }
@@ -98,7 +103,7 @@ fn two_runs_give_the_same_bits_and_pieces_of_a_prompt_nearly_so() {
 /// FP8 weights stay packed on the device.
 #[test]
 fn weights_kept_in_blocks_are_the_decoded_ones() {
-    each(|load| {
+    each(|device, load| {
         let tokens = Golden::open("glm53-tiny").tokens("input_ids");
         let decoded = Load {
             decodes_blocks: true,
@@ -112,6 +117,6 @@ fn weights_kept_in_blocks_are_the_decoded_ones() {
         let [a, b] =
             [&kept, &decoded].map(|model| run(model, &tokens, &["logits"]).remove(0).to_f32());
         let worst = worst_absolute(&a, &b);
-        assert!(worst <= PIECES_ATOL, "{worst:e}");
+        assert!(worst <= PIECES_ATOL, "{device}: {worst:e}");
     });
 }

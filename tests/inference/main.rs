@@ -10,6 +10,7 @@
 )]
 
 mod bf16;
+mod counts;
 mod devices;
 mod exact;
 mod forms;

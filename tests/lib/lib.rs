@@ -1,6 +1,8 @@
 //! What the suites share.
 
+pub mod adapters;
 pub mod compiler;
+pub mod counting;
 pub mod device;
 pub mod excerpt;
 pub mod published;

@@ -176,13 +176,14 @@ pub const MLA: [[u64; 5]; 4] = [
 pub const GQA: [[u64; 3]; 4] = [[1, 1, 2], [4, 2, 8], [6, 3, 7], [8, 1, 32]];
 
 /// Tokens, experts, experts of a token, width, inner width.
-pub const EXPERTS: [[u64; 5]; 6] = [
+pub const EXPERTS: [[u64; 5]; 7] = [
     [0, 4, 2, 8, 4],
     [1, 1, 1, 1, 1],
     [2, 4, 2, 7, 5],
     [5, 8, 3, 130, 33],
     [33, 16, 4, 32, 16],
     [3, 3, 3, 64, 129],
+    [33, 3, 3, 32, 24],
 ];
 
 /// Experts, those of a token, groups, groups that stay: GLM-5 without groups, DeepSeek-V3 with, and small ones.

@@ -26,6 +26,12 @@ impl WgpuDriver {
     pub fn with_settings(settings: Settings) -> WgpuDriver {
         WgpuDriver { settings }
     }
+
+    /// How much it uses.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
 }
 
 /// Adapters that can compute, hardware before software, each with its description; and why others cannot.

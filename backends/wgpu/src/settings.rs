@@ -12,6 +12,8 @@ pub struct Settings {
     pub buffer_bytes: Option<u64>,
     /// Most invocations of a workgroup, 128 at least.
     pub invocations: Option<u32>,
+    /// Most multiplications and additions of a dispatch; what takes more is several.
+    pub dispatch_work: Option<u64>,
     /// Most bytes that buffers have together.
     pub memory_bytes: Option<u64>,
     /// How long the device may take for what was submitted.
@@ -28,6 +30,7 @@ impl Default for Settings {
             binding_bytes: None,
             buffer_bytes: None,
             invocations: None,
+            dispatch_work: None,
             memory_bytes: None,
             deadline: Duration::from_secs(60),
             edits: Vec::new(),

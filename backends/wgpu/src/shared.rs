@@ -78,7 +78,9 @@ impl Shared {
                 .min(required.max_storage_buffer_binding_size)
                 / 256
                 * 256,
-            work,
+            work: settings
+                .dispatch_work
+                .map_or(work, |most| most.clamp(1, work)),
             invocations: settings
                 .invocations
                 .unwrap_or(u32::MAX)

@@ -11,6 +11,7 @@ use crate::input::{Input, Step};
 
 checks![
     every_step_and_type_writes_its_rows_and_nothing_else,
+    rows_of_a_long_sequence_are_where_their_pages_are,
     padding_writes_nothing,
     a_position_without_a_page_is_not_written,
 ];
@@ -19,19 +20,28 @@ checks![
 fn every_step_and_type_writes_its_rows_and_nothing_else(backend: &dyn Backend) -> Verdict {
     for shape in shapes::STEPS {
         for of_row in [vec![1], vec![7], vec![2, 3, 4], vec![576]] {
-            for rows in ACTIVATIONS {
-                for cache in ACTIVATIONS {
-                    let width = of_row.iter().product();
-                    let case = Case::new(Append {}, rows, |maker, set| {
-                        let step = Step::new(maker, &shape, set == 1);
-                        let t = [shape.tokens()];
-                        let rows = maker.activations(&[&t[..], &of_row].concat());
-                        let cache = step.cache(maker, cache, width);
-                        [vec![rows, cache], step.places().to_vec()].concat()
-                    });
-                    case.check(backend)?;
-                }
-            }
+            every_type(&shape, &of_row, backend)?;
+        }
+    }
+    Ok(())
+}
+
+fn rows_of_a_long_sequence_are_where_their_pages_are(backend: &dyn Backend) -> Verdict {
+    every_type(&shapes::LONG, &[7], backend)
+}
+
+fn every_type(shape: &shapes::StepShape, of_row: &[u64], backend: &dyn Backend) -> Verdict {
+    for rows in ACTIVATIONS {
+        for cache in ACTIVATIONS {
+            let width = of_row.iter().product();
+            let case = Case::new(Append {}, rows, |maker, set| {
+                let step = Step::new(maker, shape, set == 1);
+                let t = [shape.tokens()];
+                let rows = maker.activations(&[&t[..], of_row].concat());
+                let cache = step.cache(maker, cache, width);
+                [vec![rows, cache], step.places().to_vec()].concat()
+            });
+            case.check(backend)?;
         }
     }
     Ok(())

@@ -37,23 +37,31 @@ pub(crate) mod embed {
 
     checks![
         every_shape_and_type_of_the_table,
+        rows_of_a_large_table_are_found,
         an_id_of_minus_one_gives_zeros,
     ];
 
-    fn every_shape_and_type_of_the_table(backend: &dyn Backend) -> Verdict {
-        for [n, h] in shapes::ROWS {
-            for table in ACTIVATIONS {
-                for activation in ACTIVATIONS {
-                    let case = Case::new(Embed {}, activation, |maker, _| {
-                        let ids = numbers(maker, n, 50);
-                        // An F32 NaN that is rounded may have other bits than one that is copied; weights have none.
-                        vec![ids, maker.floats(table, &[50, h])]
-                    });
-                    both(&case, backend)?;
-                }
+    fn every_type(backend: &dyn Backend, [n, rows, h]: [u64; 3]) -> Verdict {
+        for table in ACTIVATIONS {
+            for activation in ACTIVATIONS {
+                let case = Case::new(Embed {}, activation, |maker, _| {
+                    let ids = numbers(maker, n, rows);
+                    // An F32 NaN that is rounded may have other bits than one that is copied; weights have none.
+                    vec![ids, maker.floats(table, &[rows, h])]
+                });
+                both(&case, backend)?;
             }
         }
         Ok(())
+    }
+
+    fn every_shape_and_type_of_the_table(backend: &dyn Backend) -> Verdict {
+        let mut shapes = shapes::ROWS.iter();
+        shapes.try_for_each(|&[n, h]| every_type(backend, [n, 50, h]))
+    }
+
+    fn rows_of_a_large_table_are_found(backend: &dyn Backend) -> Verdict {
+        every_type(backend, [33, 19_360, 3])
     }
 
     fn an_id_of_minus_one_gives_zeros(backend: &dyn Backend) -> Verdict {

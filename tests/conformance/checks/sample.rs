@@ -75,6 +75,7 @@ pub(crate) mod draw {
     checks![
         every_shape_with_a_way_for_each_row,
         a_draw_falls_to_the_token_whose_share_it_is_in,
+        a_token_that_is_hardly_likely_can_be_drawn,
         of_equally_likely_tokens_the_lower_is_first,
         top_k_keeps_the_first,
         top_p_keeps_the_first_that_come_to_it,
@@ -166,6 +167,12 @@ pub(crate) mod draw {
             (0.99, 2),
         ];
         by_hand(backend, &eighths(), &with_draws(ALL, &draws))
+    }
+
+    /// Likelihoods of 1, e^-3 and e^-12: the first two have 0.999994 of all.
+    fn a_token_that_is_hardly_likely_can_be_drawn(backend: &dyn Backend) -> Verdict {
+        let draws = [(0.95, 0), (0.96, 2), (0.99999, 2), (0.999997, 1)];
+        by_hand(backend, &[0.0, -12.0, -3.0], &with_draws(ALL, &draws))
     }
 
     fn of_equally_likely_tokens_the_lower_is_first(backend: &dyn Backend) -> Verdict {

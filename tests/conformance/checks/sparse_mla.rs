@@ -150,6 +150,11 @@ fn a_token_without_any_position_gets_zeros(backend: &dyn Backend) -> Verdict {
             &case(&shapes::STEPS[6], [2, 16, 4, 8], activation, clear),
             backend,
         )?;
+        // One of two tokens, in a sequence that is not read at once where little can be bound.
+        both(
+            &case(&shapes::LONG, [2, 6, 2, 64], activation, clear),
+            backend,
+        )?;
         // No index at all.
         let op = SparseMla { scale: 1.0 };
         let none = Case::new(op, activation, |maker, set| {
