@@ -9,7 +9,7 @@ use rialto_wgpu::{Settings, WgpuDriver};
 pub fn adapters() -> [(&'static str, WgpuDriver); 3] {
     let narrow = Settings {
         binding_bytes: Some(8 << 10),
-        buffer_bytes: Some(12 << 10),
+        buffer_bytes: Some(32 << 10),
         dispatch_work: Some(1 << 16),
         ..least()
     };

@@ -76,7 +76,11 @@ impl Recorder {
 
     /// F32 memory for something between two dispatches of a call: rows of so many elements.
     pub(crate) fn scratch(&mut self, rows: u64, columns: u64) -> Result<Arc<Memory>, Error> {
-        let elements = rows * columns;
+        self.scratch_of(&[rows, columns])
+    }
+
+    fn scratch_of(&mut self, shape: &[u64]) -> Result<Arc<Memory>, Error> {
+        let elements: u64 = shape.iter().product();
         // Not much more than is needed, and no more than can be bound where that can.
         let most = (4 * elements).min(elements.max(self.binding_bytes() / 4));
         let fits = |memory: &Arc<Memory>| {
@@ -87,7 +91,7 @@ impl Recorder {
             Some(position) => self.free.swap_remove(position),
             None => Arc::new(Memory::new(
                 &self.shared,
-                &f32s([rows, columns]),
+                &f32s(shape),
                 wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::INDIRECT,
             )?),
         };
@@ -181,11 +185,7 @@ impl Recorder {
     pub(crate) fn place(&mut self, out: &Buffer) -> Result<Arc<Memory>, Error> {
         let extents = out.tensor().shape.extents();
         match out.tensor().dtype {
-            Dtype::Bf16 => {
-                let columns = extents.last().copied().unwrap_or(1);
-                let elements: u64 = extents.iter().product();
-                self.scratch(elements.checked_div(columns).unwrap_or_default(), columns)
-            }
+            Dtype::Bf16 => self.scratch_of(extents),
             _ => self.memory(out),
         }
     }

@@ -182,9 +182,20 @@ fn segment_elements(limits: &Limits, shape: &[u64], bits: u64) -> Option<u64> {
         };
         (rows > 0).then_some(rows * row)
     };
+    // Halves, quarters and so on, if that comes out even: where rows belong to heads, these mostly stay whole, too.
+    let rows = shape.first().copied().unwrap_or(1);
+    let even_of = |row: u64| {
+        let mut parts = (1..u64::BITS).map(|times| 1 << times);
+        let rows = parts.find_map(|parts: u64| {
+            let is_even = rows.is_multiple_of(parts) && (rows / parts * row).is_multiple_of(4);
+            let is_enough = is_even && rows / parts * row <= fit;
+            (is_enough || !is_even).then(|| is_enough.then_some(rows / parts))
+        });
+        rows.flatten().map(|rows| rows * row)
+    };
     let can_be_bound = outer * bits <= limits.binding_bytes * 8;
-    let of_outer = can_be_bound.then(|| rows_of(outer)).flatten();
-    of_outer.or_else(|| rows_of(inner))
+    let of_outer = can_be_bound.then(|| even_of(outer).or_else(|| rows_of(outer)));
+    of_outer.flatten().or_else(|| rows_of(inner))
 }
 
 /// What a buffer of this backend has behind it.
@@ -247,6 +258,8 @@ mod tests {
         assert_eq!(of(&[99, 3], 16, 64, 64), Some(24));
         assert_eq!(of(&[99, 7], 8, 64, 64), Some(56));
         assert_eq!(of(&[99, 17], 32, 64, 64), None);
+        // Eight heads of 56 rows, of which three would fit: two.
+        assert_eq!(of(&[448, 4], 32, 1024, 3 * 56 * 16), Some(2 * 56 * 4));
         // Three matrices would fit, four would be whole words: rows.
         assert_eq!(of(&[9, 5, 3], 32, 64, 180), Some(36));
     }
