@@ -22,6 +22,18 @@ pub enum Error {
         /// Everything that is wrong, none left out.
         faults: Vec<WeightFault>,
     },
+    /// Less memory for experts than those of one token take.
+    #[error(
+        "{bytes} bytes for experts on the device, those of one token need {least_bytes}, all of them {all_bytes}"
+    )]
+    ExpertMemory {
+        /// The bytes that were allowed.
+        bytes: u64,
+        /// The fewest with which the model can run.
+        least_bytes: u64,
+        /// As many as all experts take.
+        all_bytes: u64,
+    },
     /// A token that the embedding has no row for.
     #[error(
         "token {token} at position {position} of text {text} is none of the {vocabulary} of the vocabulary"
@@ -77,6 +89,7 @@ impl Error {
     /// Kinds of this crate as (slug, code), those of programs, devices and tensors not among them; `docs/errors.md` lists them.
     pub const KINDS: &'static [(&'static str, u32)] = &[
         ("runtime/weights", 10),
+        ("runtime/expert-memory", 6),
         ("runtime/token", 1),
         ("runtime/no-logits", 3),
         ("runtime/not-a-number", 4),
@@ -105,6 +118,7 @@ impl Error {
             Error::Program(error) => error.slug(),
             Error::Tensor(error) => error.slug(),
             Error::Weights { .. } => "runtime/weights",
+            Error::ExpertMemory { .. } => "runtime/expert-memory",
             Error::NoLogits { .. } => "runtime/no-logits",
             Error::NotANumber { .. } => "runtime/not-a-number",
             Error::Sampling { .. } => "runtime/sampling",
@@ -131,6 +145,9 @@ impl Error {
                 "the weights hold NaN or numbers that are too large: `rialto compare` with a checkpoint that is right says from which layer on"
                     .to_owned(),
             ),
+            Error::ExpertMemory { least_bytes, .. } => Some(format!(
+                "allow at least {least_bytes} bytes, or say nothing, and all experts are on the device"
+            )),
             Error::Sampling { .. } => {
                 Some("a temperature of 0 takes the likeliest token; the others cut what is drawn from".to_owned())
             }

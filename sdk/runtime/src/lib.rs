@@ -26,8 +26,12 @@
 //! | module | noun |
 //! |---|---|
 //! | [`model`] | a program with its params on a device |
+//! | [`plan`] | where params will lie, known before one is read |
+//! | `params` | how a param lies in memory, and the way there |
+//! | [`experts`] | those in host memory, and slots on the device that they are brought to |
 //! | [`session`] | sequences, their caches, and steps of them |
 //! | `recorded` | a phase, recorded for so many tokens |
+//! | `cut` | where a recorded step is cut, since experts are to be brought |
 //! | [`tensor`] | elements in the host's memory |
 //! | [`sampling`] | how the next token is chosen |
 //! | [`mod@generate`] | prompts and what follows them |
@@ -35,9 +39,13 @@
 #![forbid(unsafe_code)]
 
 pub mod compare;
+mod cut;
 pub mod error;
+pub mod experts;
 pub mod generate;
 pub mod model;
+mod params;
+pub mod plan;
 mod recorded;
 pub mod sampling;
 pub mod session;
@@ -45,8 +53,10 @@ pub mod tensor;
 
 pub use compare::{Comparison, StreamDifference, compare};
 pub use error::{Error, LoadError, WeightFault};
+pub use experts::ExpertCounts;
 pub use generate::{Event, GenerateOptions, Generated, Stop, generate};
 pub use model::{LoadOptions, Model, check_tokens};
+pub use plan::{ExpertMemory, LoadPlan};
 pub use sampling::Sampling;
 pub use session::{Outputs, Rows, SequenceId, Session, SessionOptions, Work};
 pub use tensor::Tensor;

@@ -1,15 +1,15 @@
-//! A program with its params on a device.
+//! A program with its params on a device, or within its reach.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rialto_backend::{Backend, Blocks, Buffer, Operand, TensorType};
-use rialto_bridge::{WeightInfo, WeightSource};
-use rialto_program::{Dim, Element, ParamDecl, PhaseTypes, Program, Stored, ValueType};
-use rialto_tensor::{Dtype, Shape, cast, quant};
+use rialto_backend::{Backend, Operand, TensorType};
+use rialto_bridge::WeightSource;
+use rialto_program::{Dim, Element, PhaseTypes, Program, ValueType};
+use rialto_tensor::Dtype;
 
-use crate::error::WeightFault;
-use crate::{Error, LoadError};
+use crate::experts::{ExpertCounts, Experts, HostParam};
+use crate::{Error, LoadError, LoadPlan, params, plan};
 
 /// How a model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,9 @@ pub struct LoadOptions {
     pub activation: Dtype,
     /// Whether weights that are stored as codes in blocks are decoded now: twice the memory, and the same results.
     pub decodes_blocks: bool,
+    /// Most bytes that experts take on the device; the others stay in host memory, and are brought when tokens choose them. Results do
+    /// not depend on it. Without, all are on the device.
+    pub expert_bytes: Option<u64>,
 }
 
 impl Default for LoadOptions {
@@ -25,27 +28,30 @@ impl Default for LoadOptions {
         LoadOptions {
             activation: Dtype::Bf16,
             decodes_blocks: false,
+            expert_bytes: None,
         }
     }
 }
 
-/// A program with its params on a device. It does not change: any number of sessions run it.
+/// A program with its params on a device, but for experts that are brought to it. Any number of sessions run it.
 pub struct Model {
     program: Program,
     types: Vec<PhaseTypes>,
+    /// Those that are on the device.
     params: HashMap<String, Operand>,
+    experts: Experts,
+    plan: LoadPlan,
     backend: Arc<dyn Backend>,
     activation: Dtype,
     vocabulary: Option<u64>,
-    param_bytes: u64,
 }
 
 impl Model {
-    /// Checks the program, and takes its params from `source` to the device, one weight at a time. `on_bytes` is told how many
-    /// bytes more are there, and says whether to go on.
+    /// Checks the program, and takes its params from `source` to where [`LoadPlan`] says, one weight at a time. `on_bytes` is told how
+    /// many bytes more are there, and says whether to go on.
     ///
-    /// Errors: a program that is not sound or that the device does not run; a weight that is missing or has another shape; what
-    /// the source says; [`Error::Cancelled`].
+    /// Errors: a program that is not sound or that the device does not run; a weight that is missing or has another shape; too little
+    /// memory for experts; what the source says; [`Error::Cancelled`].
     pub fn load<S: WeightSource>(
         program: Program,
         source: &S,
@@ -54,28 +60,60 @@ impl Model {
         on_bytes: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Model, LoadError<S::Error>> {
         let types = program.check().map_err(Error::from)?;
-        check_capabilities(&program, backend.as_ref(), options)?;
-        let mut model = Model {
+        plan::check_capabilities(&program, backend.as_ref(), options)?;
+        let infos = params::infos_of(&program, source)?;
+        let plan = LoadPlan::of(&program, &types, &infos, backend.as_ref(), options)?;
+        let mut on_device = HashMap::with_capacity(program.params.len());
+        let mut in_host = HashMap::new();
+        let is_in_host = |position| {
+            let mut layers = plan.layers.iter();
+            layers.any(|layer| layer.params.contains(&position))
+        };
+        for (position, infos) in infos.iter().enumerate() {
+            let (param, encoding) = (&program.params[position], plan.encodings[position]);
+            if is_in_host(position) {
+                let mut host = HostParam::with_room(encoding.sizes(&param.shape)?)?;
+                let mut sink = |part, bytes: &[u8]| {
+                    host.extend(part, bytes);
+                    Ok(())
+                };
+                encoding.read(param, infos, source, &mut sink, on_bytes)?;
+                in_host.insert(position, host);
+            } else {
+                let operand = encoding.allocate(backend.as_ref(), &param.shape)?;
+                let mut at = [0, 0];
+                let mut sink = |part, bytes: &[u8]| {
+                    let at = &mut at[part as usize];
+                    if let Some(buffer) = params::part(&operand, part) {
+                        backend.write(buffer, *at, bytes)?;
+                    }
+                    *at += bytes.len() as u64;
+                    Ok(())
+                };
+                encoding.read(param, infos, source, &mut sink, on_bytes)?;
+                on_device.insert(param.name.clone(), operand);
+            }
+        }
+        let mut take = |param| in_host.remove(&param).unwrap_or_default();
+        let read = plan.layers.iter().map(|layer| layer.params.map(&mut take));
+        let experts = Experts::new(&program, &plan, read.collect(), backend.as_ref())?;
+        tracing::info!(
+            target: "rialto::runtime",
+            params = program.params.len(),
+            bytes = plan.param_bytes(),
+            host_bytes = plan.experts().host_bytes,
+            "model loaded"
+        );
+        Ok(Model {
             types,
-            params: HashMap::with_capacity(program.params.len()),
+            params: on_device,
+            experts,
+            plan,
             backend,
             activation: options.activation,
             vocabulary: program.vocabulary(),
-            param_bytes: 0,
             program,
-        };
-        let infos = infos_of(&model.program, source)?;
-        for (position, infos) in infos.iter().enumerate() {
-            let param = &model.program.params[position];
-            let operand = match model.kept_codes(param, infos, options) {
-                Some(block) => model.load_codes(param, source, block, on_bytes)?,
-                None => model.load_values(param, source, infos, on_bytes)?,
-            };
-            model.param_bytes += operand_bytes(&operand)?;
-            model.params.insert(param.name.clone(), operand);
-        }
-        tracing::info!(target: "rialto::runtime", params = model.params.len(), bytes = model.param_bytes, "model loaded");
-        Ok(model)
+        })
     }
 
     /// The program.
@@ -110,7 +148,19 @@ impl Model {
     /// Bytes that the params take on the device.
     #[must_use]
     pub fn param_bytes(&self) -> u64 {
-        self.param_bytes
+        self.plan.param_bytes()
+    }
+
+    /// Where its params lie, and how often a step is cut.
+    #[must_use]
+    pub fn plan(&self) -> &LoadPlan {
+        &self.plan
+    }
+
+    /// How often experts that are in host memory had to be brought to the device so far, by all sessions.
+    #[must_use]
+    pub fn expert_counts(&self) -> ExpertCounts {
+        self.experts.counts()
     }
 
     /// The types of the values of a phase. Errors: [`rialto_program::Error::Absent`].
@@ -144,98 +194,12 @@ impl Model {
         })
     }
 
+    pub(crate) fn experts(&self) -> &Experts {
+        &self.experts
+    }
+
     pub(crate) fn param(&self, name: &str) -> Option<&Operand> {
         self.params.get(name)
-    }
-
-    /// The block of a param that stays as codes: if it is stored so throughout, its codec means what operations do, and whatever
-    /// reads it can.
-    fn kept_codes(
-        &self,
-        param: &ParamDecl,
-        infos: &[WeightInfo],
-        options: &LoadOptions,
-    ) -> Option<[u64; 2]> {
-        if options.decodes_blocks || !self.backend.capabilities().runs_block_weights {
-            return None;
-        }
-        let mut blocks = infos.iter().map(|info| {
-            let encoded = info.encoded.as_ref()?;
-            let is_known = self.program.block_codecs.contains(&encoded.codec);
-            is_known.then_some(encoded.block)
-        });
-        let block = blocks.next().flatten()?;
-        let is_throughout = blocks.all(|other| other == Some(block));
-        let calls = self.program.phases.iter().flat_map(|phase| &phase.calls);
-        let mut uses = calls.flat_map(|call| {
-            let named = call.inputs.iter().enumerate();
-            let named = named.filter(|(_, name)| **name == param.name);
-            named.map(|(at, _)| (call.op.as_str(), at))
-        });
-        (is_throughout && uses.all(|(op, at)| takes_codes(op, at))).then_some(block)
-    }
-
-    fn load_codes<S: WeightSource>(
-        &self,
-        param: &ParamDecl,
-        source: &S,
-        block: [u64; 2],
-        on_bytes: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<Operand, LoadError<S::Error>> {
-        let shape = Shape::new(param.shape.clone());
-        let grid = quant::block::grid(&shape, block)?;
-        let values = self.allocate(Dtype::F8E4m3, shape)?;
-        let scales = self.allocate(Dtype::F32, grid)?;
-        let (mut at, mut scale_at) = (0, 0);
-        for name in param.sources() {
-            let read = source.read_codes(&name).map_err(LoadError::Source)?;
-            self.backend.write(&values, at, &read.codes)?;
-            self.backend.write(&scales, scale_at, &read.scales)?;
-            let (codes, of_scales) = (read.codes.len() as u64, read.scales.len() as u64);
-            (at, scale_at) = (at + codes, scale_at + of_scales);
-            if !on_bytes(codes + of_scales) {
-                return Err(Error::Cancelled.into());
-            }
-        }
-        let blocks = Some(Blocks { scales, block });
-        Ok(Operand { values, blocks })
-    }
-
-    fn load_values<S: WeightSource>(
-        &self,
-        param: &ParamDecl,
-        source: &S,
-        infos: &[WeightInfo],
-        on_bytes: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<Operand, LoadError<S::Error>> {
-        let all_bf16 = infos.iter().all(|info| info.dtype == Dtype::Bf16);
-        let dtype = match (param.element, self.activation) {
-            (Element::Activation, Dtype::Bf16) => Dtype::Bf16,
-            // Exact as it is, and half the memory.
-            (Element::Activation, _) if all_bf16 => Dtype::Bf16,
-            _ => Dtype::F32,
-        };
-        let values = self.allocate(dtype, Shape::new(param.shape.clone()))?;
-        let mut at = 0;
-        for (name, info) in param.sources().iter().zip(infos) {
-            let mut bytes = source.read(name).map_err(LoadError::Source)?;
-            if info.dtype != dtype {
-                let length = usize::try_from(info.shape.size_bytes(dtype)?).unwrap_or(usize::MAX);
-                let mut converted = vec![0; length];
-                cast::cast_into(info.dtype, dtype, &bytes, &mut converted)?;
-                bytes = converted;
-            }
-            self.backend.write(&values, at, &bytes)?;
-            at += bytes.len() as u64;
-            if !on_bytes(bytes.len() as u64) {
-                return Err(Error::Cancelled.into());
-            }
-        }
-        Ok(values.into())
-    }
-
-    fn allocate(&self, dtype: Dtype, shape: Shape) -> Result<Buffer, Error> {
-        Ok(self.backend.allocate(&TensorType { dtype, shape })?)
     }
 }
 
@@ -259,99 +223,13 @@ pub fn check_tokens(program: &Program, text: usize, tokens: &[u32]) -> Result<()
 
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (params, device) = (self.params.len(), self.backend.device());
+        let (params, device) = (self.program.params.len(), self.backend.device());
         write!(
             f,
             "Model({params} params on {}:{})",
             device.backend, device.index
         )
     }
-}
-
-/// What is known of each weight of each param. Errors: [`Error::Weights`] with all that are missing or do not fit, before one is read.
-fn infos_of<S: WeightSource>(program: &Program, source: &S) -> Result<Vec<Vec<WeightInfo>>, Error> {
-    let mut faults = Vec::new();
-    let mut infos = Vec::with_capacity(program.params.len());
-    for param in &program.params {
-        let is_whole = matches!(param.stored, Stored::Whole(_));
-        let expected = match param.shape.as_slice() {
-            [_, each @ ..] if !is_whole => each.to_vec(),
-            shape => shape.to_vec(),
-        };
-        let expected = Shape::new(expected);
-        let mut of_param = Vec::new();
-        for weight in param.sources() {
-            match source.info(&weight) {
-                None => faults.push(WeightFault::Missing {
-                    param: param.name.clone(),
-                    weight,
-                }),
-                Some(info) if info.shape != expected => faults.push(WeightFault::Shape {
-                    param: param.name.clone(),
-                    weight,
-                    expected: expected.clone(),
-                    found: info.shape,
-                }),
-                Some(info) => match info.dtype {
-                    Dtype::F32 | Dtype::Bf16 | Dtype::F16 | Dtype::F64 => of_param.push(info),
-                    dtype => faults.push(WeightFault::Dtype {
-                        param: param.name.clone(),
-                        weight,
-                        dtype,
-                    }),
-                },
-            }
-        }
-        infos.push(of_param);
-    }
-    match faults.is_empty() {
-        true => Ok(infos),
-        false => Err(Error::Weights { faults }),
-    }
-}
-
-/// Whether an operation's input may be codes in blocks.
-fn takes_codes(op: &str, input: usize) -> bool {
-    let port =
-        rialto_program::Op::signature_of(op).and_then(|signature| signature.inputs.get(input));
-    matches!(
-        (op, port),
-        ("rialto.linear/1", Some(&"weight"))
-            | ("rialto.mla_absorb/1" | "rialto.mla_expand/1", Some(&"kv_b"))
-            | ("rialto.experts/1", Some(&("gate" | "up" | "down")))
-    )
-}
-
-fn check_capabilities(
-    program: &Program,
-    backend: &dyn Backend,
-    options: &LoadOptions,
-) -> Result<(), Error> {
-    let (device, capabilities) = (backend.device(), backend.capabilities());
-    let calls = program.phases.iter().flat_map(|phase| &phase.calls);
-    for call in calls {
-        if !capabilities.ops.contains(&call.op) {
-            return Err(Error::Backend(rialto_backend::Error::UnsupportedOp {
-                backend: device.backend.clone(),
-                op: call.op.clone(),
-            }));
-        }
-    }
-    match capabilities.activations.contains(&options.activation) {
-        true => Ok(()),
-        false => Err(Error::Backend(rialto_backend::Error::UnsupportedElement {
-            backend: device.backend.clone(),
-            what: format!("activations of {}", options.activation),
-        })),
-    }
-}
-
-fn operand_bytes(operand: &Operand) -> Result<u64, Error> {
-    let mut bytes = operand.values.tensor().size_bytes()?;
-    if let Some(blocks) = &operand.blocks {
-        bytes += blocks.scales.tensor().size_bytes()?;
-    }
-    Ok(bytes)
 }
 
 /// A value's type at a step, in a model whose activations are of a dtype.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use rialto_backend::{Buffer, OpCall, Operand, Recording, TensorType};
 use rialto_program::op::Sample;
 use rialto_program::value::Extents;
-use rialto_program::{Phase, step};
+use rialto_program::{Dim, Phase, step};
 use rialto_tensor::Dtype;
 
+use crate::cut::Cut;
 use crate::model::concrete;
 use crate::{Error, Model};
 
@@ -34,9 +35,16 @@ pub(crate) struct Key {
     pub(crate) samples: bool,
 }
 
+/// What is replayed as a whole.
+enum Segment {
+    Calls(Box<dyn Recording>),
+    Cut(Cut),
+}
+
 /// A recorded phase with the buffers that go in and come out.
 pub(crate) struct Recorded {
-    recording: Box<dyn Recording>,
+    /// One, if all experts are on the device; otherwise a cut at each call of those that are not.
+    segments: Vec<Segment>,
     buffers: HashMap<String, Buffer>,
     /// If the next tokens are chosen.
     pub(crate) choice: Option<Choice>,
@@ -81,26 +89,56 @@ impl Recorded {
                 || logits == Some(name)
                 || buffers_of_step(phase, name)
         };
+        let backend = model.backend();
+        let mut segments = Vec::new();
         let mut calls = Vec::with_capacity(phase.calls.len() + 1);
         for (position, call) in phase.calls.iter().enumerate() {
-            let inputs = call.inputs.iter().map(|name| {
+            let layer = model.experts().layer_of(call);
+            let mut inputs = Vec::with_capacity(call.inputs.len());
+            for (at, name) in call.inputs.iter().enumerate() {
                 let buffer = caches.get(name).or_else(|| buffers.get(name));
-                match (model.param(name), buffer) {
-                    (Some(param), _) => Ok(param.clone()),
-                    (None, Some(buffer)) => Ok(Operand::from(buffer.clone())),
-                    (None, None) => Err(Error::Step {
-                        what: format!("phase {} has no value {name:?}", phase.name),
-                    }),
-                }
-            });
-            let inputs: Vec<Operand> = inputs.collect::<Result<_, _>>()?;
+                inputs.push(match (model.param(name), buffer, layer) {
+                    (Some(param), ..) => param.clone(),
+                    (None, Some(buffer), _) => Operand::from(buffer.clone()),
+                    (None, None, Some(layer)) if at >= 3 => {
+                        model.experts().operands(layer)[at - 3].clone()
+                    }
+                    (None, None, _) => {
+                        return Err(Error::Step {
+                            what: format!("phase {} has no value {name:?}", phase.name),
+                        });
+                    }
+                });
+            }
             let mut outputs = Vec::with_capacity(call.outputs.len());
             for name in &call.outputs {
                 let buffer = pool.take(type_of(name)?)?;
                 outputs.push(buffer.clone());
                 buffers.insert(name.clone(), buffer);
             }
-            calls.push(OpCall::new(call.operation()?, inputs, outputs)?);
+            match layer {
+                None => calls.push(OpCall::new(call.operation()?, inputs, outputs)?),
+                Some(layer) => {
+                    if !calls.is_empty() {
+                        let before = std::mem::take(&mut calls);
+                        segments.push(Segment::Calls(backend.record(before)?));
+                    }
+                    let (ids, out) = (inputs[1].values.clone(), outputs[0].clone());
+                    let slots = pool.take(ids.tensor().clone())?;
+                    inputs[1] = slots.clone().into();
+                    let on_slots = OpCall::new(call.operation()?, inputs, outputs)?;
+                    let rows = types.get(&call.inputs[1]).map(|ids| &ids.shape);
+                    segments.push(Segment::Cut(Cut {
+                        layer,
+                        ids,
+                        rows: rows.and_then(|shape| shape.first().copied()),
+                        slots: slots.clone(),
+                        out,
+                        call: backend.record(vec![on_slots])?,
+                    }));
+                    pool.give(slots);
+                }
+            }
             // Only now: a call's output is never its input. What nobody reads at all is over at once.
             for name in call.inputs.iter().chain(&call.outputs) {
                 let is_over = last_uses
@@ -110,10 +148,7 @@ impl Recorded {
                     && !is_kept(name)
                     && let Some(buffer) = buffers.remove(name)
                 {
-                    pool.free
-                        .entry(buffer.tensor().clone())
-                        .or_default()
-                        .push(buffer);
+                    pool.give(buffer);
                 }
             }
         }
@@ -123,8 +158,11 @@ impl Recorded {
             let tokens = choice.tokens.clone();
             calls.push(OpCall::new(Sample {}.into(), inputs, [tokens])?);
         }
+        if !calls.is_empty() || segments.is_empty() {
+            segments.push(Segment::Calls(backend.record(calls)?));
+        }
         Ok(Recorded {
-            recording: model.backend().record(calls)?,
+            segments,
             buffers,
             choice,
         })
@@ -137,8 +175,21 @@ impl Recorded {
         })
     }
 
-    pub(crate) fn replay(&mut self) -> Result<(), Error> {
-        Ok(self.recording.replay()?)
+    /// Runs the phase. `rows` says how many of an extent's rows are no padding.
+    pub(crate) fn replay(
+        &mut self,
+        model: &Model,
+        rows: &dyn Fn(Option<Dim>) -> Option<u64>,
+    ) -> Result<(), Error> {
+        for segment in &mut self.segments {
+            match segment {
+                Segment::Calls(calls) => calls.replay()?,
+                Segment::Cut(cut) => {
+                    cut.run(model.experts(), model.backend().as_ref(), rows(cut.rows))?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -169,6 +220,12 @@ impl Pool<'_> {
             return Ok(buffer);
         }
         Ok(self.model.backend().allocate(&tensor)?)
+    }
+
+    /// Gives back the buffer of a value that is over.
+    fn give(&mut self, buffer: Buffer) {
+        let tensor = buffer.tensor().clone();
+        self.free.entry(tensor).or_default().push(buffer);
     }
 
     fn choice(&mut self, rows: u64) -> Result<Choice, Error> {

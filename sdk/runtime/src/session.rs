@@ -299,7 +299,7 @@ impl Session {
                 backend.write(buffer, 0, &bytes)?;
             }
         }
-        recorded.replay()?;
+        recorded.replay(&self.model, &|first| batch.count(first))?;
         let types = self.model.types(&self.phase)?;
         let mut outputs = Outputs {
             values: BTreeMap::new(),
