@@ -9,8 +9,9 @@ use rialto_tests::device::device_or_skip;
 use rialto_wgpu::WgpuDriver;
 
 use crate::goldens::{faults_within, worst_absolute};
+use crate::offload::{SPARSE, expert_bytes, within};
 use crate::records::Golden;
-use crate::world::{Load, MODELS, run, session};
+use crate::world::{Load, MODELS, run, session, step};
 
 /// Five times what the processor is allowed: a device adds in other orders, and its exponentials, divisions and roots are off by some
 /// units of the last place, where the processor's are exact.
@@ -119,5 +120,33 @@ fn weights_kept_in_blocks_are_the_decoded_ones() {
             [&kept, &decoded].map(|model| run(model, &tokens, &["logits"]).remove(0).to_f32());
         let worst = worst_absolute(&a, &b);
         assert!(worst <= PIECES_ATOL, "{device}: {worst:e}");
+    });
+}
+
+/// Experts in host memory are brought to the device as the processor's are; rows put together of several rounds may be multiplied in
+/// tiles of other sizes.
+#[test]
+fn experts_in_host_memory_give_the_logits_of_those_on_the_device() {
+    each(|load| {
+        for (name, per_token) in SPARSE {
+            let tokens = Golden::open(name).tokens("input_ids");
+            let whole = load.hugging_face(name);
+            let (bytes, count) = expert_bytes(name, &whole);
+            let expected = run(&whole, &tokens, &["logits"]).remove(0).to_f32();
+            for experts in [per_token, count / 2] {
+                let model = within(load, experts * bytes).hugging_face(name);
+                assert!(model.plan().cuts("forward").unwrap() > 0);
+                let mut session = session(&model, "forward");
+                let sequence = session.begin();
+                let mut found = Vec::new();
+                let (prompt, decoded) = tokens.split_at(tokens.len() - 8);
+                for piece in std::iter::once(prompt).chain(decoded.chunks(1)) {
+                    let logits = step(&mut session, sequence, piece, &["logits"]).remove(0);
+                    found.extend(logits.to_f32());
+                }
+                let worst = worst_absolute(&expected, &found);
+                assert!(worst <= PIECES_ATOL, "{name}, {experts}: {worst:e}");
+            }
+        }
     });
 }

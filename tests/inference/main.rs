@@ -15,6 +15,7 @@ mod devices;
 mod exact;
 mod forms;
 mod goldens;
+mod offload;
 mod planted;
 mod records;
 mod refused;

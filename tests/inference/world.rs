@@ -11,7 +11,9 @@ use rialto_cpu::CpuDriver;
 use rialto_engine::{VerifySource, Weights, source_config};
 use rialto_glm5::Glm5;
 use rialto_program::Program;
-use rialto_runtime::{LoadOptions, Model, Rows, SequenceId, Session, SessionOptions, Tensor, Work};
+use rialto_runtime::{
+    LoadError, LoadOptions, Model, Rows, SequenceId, Session, SessionOptions, Tensor, Work,
+};
 use rialto_tensor::Dtype;
 use rialto_tests::{fixture, megatron};
 use serde_json::{Map, Value};
@@ -40,6 +42,8 @@ pub(crate) struct Load {
     pub(crate) activation: Dtype,
     pub(crate) threads: usize,
     pub(crate) decodes_blocks: bool,
+    /// Most bytes of experts on the device.
+    pub(crate) expert_bytes: Option<u64>,
     /// The device; by default the processor, with so many threads.
     pub(crate) device: Option<Arc<dyn Backend>>,
     pub(crate) settings: Map<String, Value>,
@@ -53,6 +57,7 @@ impl Default for Load {
             activation: Dtype::F32,
             threads: 2,
             decodes_blocks: false,
+            expert_bytes: None,
             device: None,
             settings: Map::new(),
             edit: Arc::new(|program| program),
@@ -77,6 +82,15 @@ impl Load {
     }
 
     fn of(&self, name: &str, checkpoint: &Path, config: Option<&Path>) -> Arc<Model> {
+        self.try_of(name, checkpoint, config).unwrap()
+    }
+
+    fn try_of(
+        &self,
+        name: &str,
+        checkpoint: &Path,
+        config: Option<&Path>,
+    ) -> Result<Arc<Model>, rialto_runtime::Error> {
         let open = |path: &Path| Arc::new(LocalStore::open(path).unwrap());
         let source = VerifySource::open(open(checkpoint)).unwrap();
         let given = config.map(|config| source_config(open(config).as_ref()).unwrap());
@@ -90,8 +104,19 @@ impl Load {
         let options = LoadOptions {
             activation: self.activation,
             decodes_blocks: self.decodes_blocks,
+            expert_bytes: self.expert_bytes,
         };
-        Arc::new(Model::load(program, &weights, self.device(), &options, &mut |_| true).unwrap())
+        match Model::load(program, &weights, self.device(), &options, &mut |_| true) {
+            Ok(model) => Ok(Arc::new(model)),
+            Err(LoadError::Runtime(error)) => Err(error),
+            Err(LoadError::Source(error)) => panic!("{error}"),
+        }
+    }
+
+    /// A model from its Hugging Face directory, or why it cannot be.
+    pub(crate) fn try_hugging_face(&self, name: &str) -> Result<Arc<Model>, rialto_runtime::Error> {
+        let (_, folder) = MODELS.iter().find(|(known, _)| *known == name).unwrap();
+        self.try_of(name, &fixture(folder), None)
     }
 
     /// A model from its Hugging Face directory.
