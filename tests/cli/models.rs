@@ -159,6 +159,60 @@ fn compare_says_where_two_models_part_and_its_exit_code_is_the_verdict() {
     found.error(2, "runtime/incomparable");
 }
 
+/// Experts that the device has no room for: told before a weight is read, counted afterwards, and the same tokens.
+#[test]
+fn experts_in_host_memory_change_what_is_told_and_no_token() {
+    let source = fixture("glm52-tiny");
+    let run = |more: &[&str]| {
+        let arguments = ["run", text(&source), "--tokens", "1,2,3,4,5,6,7", "--json"];
+        rialto(arguments.iter().chain(more))
+    };
+    let whole = run(&[]).result();
+    let all = &whole["experts"];
+    assert_eq!(
+        [&all["layers"], &all["host_layers"], &all["cuts"]],
+        [&json!(5), &json!(0), &json!(0)]
+    );
+    // Five layers of eight experts, of which a token has three.
+    let each = all["device_bytes"].as_u64().unwrap() / 40;
+    let memory = (each * 10).to_string();
+    let bounded = run(&["--expert-memory", &memory]);
+    let found = bounded.result();
+    assert_eq!(found["texts"], whole["texts"]);
+    let experts = &found["experts"];
+    assert_eq!(
+        [&experts["host_layers"], &experts["cuts"], &experts["slots"]],
+        [&json!(5), &json!(5), &json!(10)]
+    );
+    assert_eq!(experts["device_bytes"], json!(each * 10));
+    assert_eq!(experts["host_bytes"], all["device_bytes"]);
+    assert!(experts["hits"].as_u64().unwrap() > 0 && experts["misses"].as_u64().unwrap() > 0);
+    let told = "experts of 5 of 5 layers are in host memory, ";
+    let slots = ": a step is cut 5 times, and the device has slots for 10 of 40 experts";
+    assert!(bounded.stderr.contains(told) && bounded.stderr.contains(slots));
+    assert!(bounded.stderr.contains("were brought to it "));
+    // What would be, without a weight.
+    let plan = ["run", text(&source), "--plan", "--expert-memory", &memory];
+    let planned = rialto(plan.iter().chain(&["--json"])).result();
+    assert_eq!(planned["param_bytes"], found["param_bytes"]);
+    assert_eq!(planned["experts"]["cuts"], json!(5));
+    assert_eq!(planned["experts"]["hits"], Value::Null);
+    assert!(rialto(plan).stdout.contains(slots));
+    let plan = rialto(["run", text(&source), "--plan"]).stdout;
+    assert!(plan.contains("a step is not cut"), "{plan}");
+    for bytes in ["0", &(each * 3 - 1).to_string()] {
+        let error = run(&["--expert-memory", bytes]).error(6, "runtime/expert-memory");
+        let help = error["help"].as_str().unwrap();
+        assert!(help.contains(&(each * 3).to_string()), "{help}");
+    }
+    run(&["--expert-memory", "much"]).error(2, "cli/usage");
+    let compare = ["compare", text(&source), text(&source), "--tokens", "1,2,3"];
+    let bounded = ["--expert-memory", &memory, "--json"];
+    let found = rialto(compare.iter().chain(&bounded)).result();
+    assert_eq!(found["agrees"], json!(true));
+    assert_eq!(found["experts"][1]["cuts"], json!(5));
+}
+
 #[test]
 fn what_cannot_be_run_is_refused_in_one_line_with_what_to_do() {
     let source = fixture("glm52-tiny");

@@ -6,6 +6,7 @@
 mod arguments;
 mod bar;
 mod command;
+mod experts;
 mod failure;
 mod families;
 mod interrupt;

@@ -8,14 +8,14 @@ use rialto_bridge::{ProgramOptions, WeightSource};
 use rialto_cpu::CpuDriver;
 use rialto_engine::{Progress, VerifySource, Weights, source_config};
 use rialto_program::Program;
-use rialto_runtime::{LoadOptions, Model, Session, SessionOptions, check_tokens};
+use rialto_runtime::{LoadOptions, LoadPlan, Model, Session, SessionOptions, check_tokens};
 use rialto_tensor::Dtype;
 
 use crate::arguments::{Common, ModelFlags};
 use crate::bar::Bar;
 use crate::failure::Failure;
 use crate::output::{Output, bytes};
-use crate::{families, interrupt, places};
+use crate::{experts, families, interrupt, places};
 
 /// The phase that is the model itself.
 pub(crate) const FORWARD: &str = "forward";
@@ -55,16 +55,33 @@ pub(crate) struct Loaded {
     pub(crate) release: String,
 }
 
-/// Reads the program and the weights of a checkpoint onto a device. Texts that the program has no tokens for are refused before a weight
-/// is read.
-pub(crate) fn load(
+/// A model of which no weight has been read.
+pub(crate) struct Planned<'a> {
+    pub(crate) plan: LoadPlan,
+    pub(crate) release: String,
+    program: Program,
+    weights: &'a Weights<'a>,
+    device: Arc<dyn Backend>,
+    options: LoadOptions,
+}
+
+/// What a model is run on, and what is run on it.
+pub(crate) struct Asked<'a> {
+    pub(crate) device: Arc<dyn Backend>,
+    pub(crate) activation: Dtype,
+    pub(crate) texts: &'a [&'a [u32]],
+}
+
+/// Reads the program of a checkpoint, and plans what will lie where. Texts that the program has no tokens for, and too little
+/// memory for experts, are refused before a weight is read. `then` goes on from there.
+pub(crate) fn plan<T>(
     path: &Path,
     flags: &ModelFlags,
-    (device, activation): (Arc<dyn Backend>, Dtype),
-    texts: &[&[u32]],
+    asked: Asked<'_>,
     common: &Common,
     output: &Output,
-) -> Result<Loaded, Failure> {
+    then: impl FnOnce(Planned<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let source = VerifySource::open(places::open(path)?)?;
     let reference = places::open_reference(flags.reference.as_deref())?;
     let reference = reference
@@ -91,33 +108,62 @@ pub(crate) fn load(
     let program = program
         .only(&[FORWARD])
         .map_err(rialto_runtime::Error::from)?;
-    for (number, text) in texts.iter().enumerate() {
+    for (number, text) in asked.texts.iter().enumerate() {
         check_tokens(&program, number, text)?;
     }
     let options = LoadOptions {
-        activation,
+        activation: asked.activation,
         decodes_blocks: flags.decode_blocks,
+        expert_bytes: flags.expert_memory.map(|memory| memory.as_u64()),
     };
-    let bar = Bar::new(output);
-    weights.check_copies(&bar)?;
-    let names = program.params.iter().flat_map(|param| param.sources());
-    let sizes = names.filter_map(|name| {
-        let info = weights.info(&name)?;
-        info.shape.size_bytes(info.dtype).ok()
-    });
-    bar.begin("loading", sizes.sum());
-    let mut on_bytes = |more: u64| {
-        bar.advance(more);
-        !interrupt::is_asked()
-    };
-    let model = Model::load(program, &weights, device, &options, &mut on_bytes);
-    bar.end();
-    let model = model?;
-    weights.finish(&bar)?;
-    output.note(&format!("{} of params loaded", bytes(model.param_bytes())));
-    Ok(Loaded {
-        model: Arc::new(model),
+    let plan = LoadPlan::new(&program, &weights, asked.device.as_ref(), &options)?;
+    then(Planned {
+        plan,
         release: weights.spec().release.clone(),
+        program,
+        weights: &weights,
+        device: asked.device,
+        options,
+    })
+}
+
+/// The same, says so, and takes the weights there.
+pub(crate) fn load(
+    path: &Path,
+    flags: &ModelFlags,
+    asked: Asked<'_>,
+    common: &Common,
+    output: &Output,
+) -> Result<Loaded, Failure> {
+    plan(path, flags, asked, common, output, |planned| {
+        if let Some(line) = experts::line(&planned.plan) {
+            output.note(&line);
+        }
+        let Planned {
+            program, weights, ..
+        } = planned;
+        let bar = Bar::new(output);
+        weights.check_copies(&bar)?;
+        let names = program.params.iter().flat_map(|param| param.sources());
+        let sizes = names.filter_map(|name| {
+            let info = weights.info(&name)?;
+            info.shape.size_bytes(info.dtype).ok()
+        });
+        bar.begin("loading", sizes.sum());
+        let mut on_bytes = |more: u64| {
+            bar.advance(more);
+            !interrupt::is_asked()
+        };
+        let (device, options) = (planned.device, planned.options);
+        let model = Model::load(program, weights, device, &options, &mut on_bytes);
+        bar.end();
+        let model = model?;
+        weights.finish(&bar)?;
+        output.note(&format!("{} of params loaded", bytes(model.param_bytes())));
+        Ok(Loaded {
+            model: Arc::new(model),
+            release: planned.release,
+        })
     })
 }
 

@@ -3,12 +3,14 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use clap::{Args, Subcommand, ValueEnum};
 use rialto_backend::Choice;
 use rialto_runtime::Sampling;
 use rialto_tensor::Dtype;
 use serde_json::Value;
 
+use super::run::size;
 use super::setting;
 
 /// How a model is run.
@@ -29,6 +31,10 @@ pub(crate) struct ModelFlags {
     /// Decode weights that are stored in blocks when they are loaded: twice the memory, the same results
     #[arg(long)]
     pub(crate) decode_blocks: bool,
+    /// Memory of the device for experts; the others stay in host memory and are brought when tokens choose them, with the same results
+    /// [default: all are on the device]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) expert_memory: Option<ByteSize>,
     /// Most tokens of a step; results do not depend on it
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) chunk_tokens: u64,
@@ -96,8 +102,11 @@ pub(crate) struct Run {
     /// Checkpoint of either format
     pub(crate) path: PathBuf,
     /// Token ids to continue, such as 1,2,3, or @FILE that has them; given more than once, all are continued together
-    #[arg(long, value_name = "IDS", required_unless_present = "prompt")]
+    #[arg(long, value_name = "IDS", required_unless_present_any = ["prompt", "plan"])]
     pub(crate) tokens: Vec<Tokens>,
+    /// Say what would lie where, and how often a step is cut, and do not run: no weight is read
+    #[arg(long)]
+    pub(crate) plan: bool,
     /// Text to continue; refused, since this version has no tokenizer
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub(crate) prompt: Option<String>,

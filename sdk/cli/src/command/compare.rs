@@ -1,12 +1,15 @@
 //! `rialto compare`: two checkpoints on the same tokens, layer by layer.
 
 use rialto_runtime::{Comparison, StreamDifference, compare};
+use rialto_tensor::Dtype;
 use serde::Serialize;
 
 use crate::arguments::{Common, Compare};
+use crate::experts::Experts;
 use crate::failure::{Failure, MODELS_DIFFER};
+use crate::interrupt;
+use crate::model::{self, Asked};
 use crate::output::{Output, Report, table};
-use crate::{interrupt, model};
 
 pub(crate) fn run(asked: &Compare, common: &Common, output: &Output) -> Result<(), Failure> {
     interrupt::listen()?;
@@ -18,9 +21,13 @@ pub(crate) fn run(asked: &Compare, common: &Common, output: &Output) -> Result<(
     };
     let dtype = flags.dtype;
     let their_dtype = asked.their_dtype.unwrap_or(dtype);
-    let load = |path, device, dtype| {
-        let texts = [asked.tokens.0.as_slice()];
-        model::load(path, flags, (device, dtype), &texts, common, output)
+    let load = |path, device, dtype: Dtype| {
+        let on = Asked {
+            device,
+            activation: dtype,
+            texts: &[asked.tokens.0.as_slice()],
+        };
+        model::load(path, flags, on, common, output)
     };
     let ours = load(asked.ours.as_path(), ours, dtype.dtype())?;
     let theirs = load(asked.theirs.as_path(), theirs, their_dtype.dtype())?;
@@ -34,7 +41,8 @@ pub(crate) fn run(asked: &Compare, common: &Common, output: &Output) -> Result<(
     let chunk_tokens = usize::try_from(flags.chunk_tokens).unwrap_or(usize::MAX);
     let mut goes_on = || !interrupt::is_asked();
     let comparison = compare([a, b], tokens, chunk_tokens, &mut goes_on)?;
-    let compared = Compared::new(comparison, asked);
+    let experts = [&ours, &theirs].map(|loaded| Experts::of(&loaded.model));
+    let compared = Compared::new(comparison, experts, asked);
     let failure = compared.failure();
     output.checked(&compared, failure)
 }
@@ -49,10 +57,12 @@ struct Compared {
     top1: f64,
     tolerance: f64,
     least_top1: f64,
+    /// Of the first and of the second.
+    experts: [Experts; 2],
 }
 
 impl Compared {
-    fn new(comparison: Comparison, asked: &Compare) -> Compared {
+    fn new(comparison: Comparison, experts: [Experts; 2], asked: &Compare) -> Compared {
         let top1 = comparison.top1_agreements as f64 / comparison.tokens.max(1) as f64;
         let logits = &comparison.logits;
         let within = match asked.tolerance {
@@ -66,6 +76,7 @@ impl Compared {
             top1,
             tolerance: asked.tolerance,
             least_top1: asked.top1,
+            experts,
         }
     }
 

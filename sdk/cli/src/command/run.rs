@@ -6,9 +6,11 @@ use rialto_runtime::{Event, GenerateOptions, Generated, Stop, generate};
 use serde::Serialize;
 
 use crate::arguments::{Common, Run};
+use crate::experts::{self, Experts};
 use crate::failure::{Failure, NO_TOKENIZER};
-use crate::output::{Output, Report};
-use crate::{interrupt, model};
+use crate::interrupt;
+use crate::model::{self, Asked};
+use crate::output::{Output, Report, bytes};
 
 pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Failure> {
     if run.prompt.is_some() {
@@ -26,8 +28,26 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
     let activation = run.model.dtype.dtype();
     let prompts: Vec<Vec<u32>> = run.tokens.iter().map(|tokens| tokens.0.clone()).collect();
     let texts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-    let on = (device, activation);
-    let loaded = model::load(&run.path, &run.model, on, &texts, common, output)?;
+    let device_name = format!("{}:{}", run.model.backend.backend, run.model.backend.index);
+    let asked = Asked {
+        device,
+        activation,
+        texts: &texts,
+    };
+    if run.plan {
+        let plan = |planned: model::Planned<'_>| {
+            output.result(&Plan {
+                experts: Experts::planned(&planned.plan),
+                line: experts::line(&planned.plan),
+                param_bytes: planned.plan.param_bytes(),
+                release: planned.release,
+                device: device_name,
+                dtype: activation.safetensors_name(),
+            })
+        };
+        return model::plan(&run.path, &run.model, asked, common, output, plan);
+    }
+    let loaded = model::load(&run.path, &run.model, asked, common, output)?;
     let lengths = prompts
         .iter()
         .map(|prompt| prompt.len() as u64 + run.max_new_tokens);
@@ -57,6 +77,10 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
             "{count} tokens in {seconds:.2} s, the first after {first_seconds:.2} s"
         ));
     }
+    let experts = Experts::of(&loaded.model);
+    if let Some(counted) = experts.counted() {
+        output.note(&counted);
+    }
     let texts: Vec<Text> = prompts.iter().zip(generated).map(Text::new).collect();
     output.result(&Continued {
         tokens: texts
@@ -65,9 +89,10 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
             .unwrap_or_default(),
         texts,
         release: loaded.release,
-        device: format!("{}:{}", run.model.backend.backend, run.model.backend.index),
+        device: device_name,
         dtype: activation.safetensors_name(),
         param_bytes: loaded.model.param_bytes(),
+        experts,
         seconds,
         first_token_seconds: first_seconds,
     })
@@ -101,6 +126,7 @@ struct Continued {
     device: String,
     dtype: &'static str,
     param_bytes: u64,
+    experts: Experts,
     seconds: f64,
     first_token_seconds: Option<f64>,
 }
@@ -113,5 +139,28 @@ impl Report for Continued {
             tokens.join(",")
         };
         self.texts.iter().map(line).collect()
+    }
+}
+
+/// What would lie where.
+#[derive(Serialize)]
+struct Plan {
+    release: String,
+    device: String,
+    dtype: &'static str,
+    /// Bytes of params on the device.
+    param_bytes: u64,
+    experts: Experts,
+    #[serde(skip)]
+    line: Option<String>,
+}
+
+impl Report for Plan {
+    fn lines(&self) -> Vec<String> {
+        let all = "a step is not cut: all params are on the device";
+        vec![
+            format!("{} of params on {}", bytes(self.param_bytes), self.device),
+            self.line.clone().unwrap_or_else(|| all.to_owned()),
+        ]
     }
 }
