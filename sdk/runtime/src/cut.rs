@@ -54,6 +54,13 @@ impl Cut {
         let mut together: Option<Vec<u8>> = None;
         loop {
             let round = rounds.next(held.slots(), |expert| held.holds(expert));
+            tracing::trace!(
+                target: "rialto::runtime",
+                layer = self.layer,
+                tokens = round.tokens.len(),
+                experts = round.experts.len(),
+                "experts brought"
+            );
             let slots = held.bring(&round.experts, backend)?;
             let slots = in_slots(&chosen, k, &round, &slots);
             backend.write(&self.slots, 0, &slots)?;
