@@ -16,6 +16,7 @@ use rialto_tensor::Dtype;
 use rialto_tests::fixture;
 use safetensors::SafeTensors;
 
+use crate::offload::expert_bytes;
 use crate::world::{Load, family, session};
 
 /// A fixture in memory.
@@ -159,6 +160,92 @@ impl WeightSource for Counting {
 
     fn read_codes(&self, _: &str) -> Result<rialto_bridge::Codes, Self::Error> {
         unreachable!("nothing is encoded")
+    }
+}
+
+/// A checkpoint's weights, of which one is longer or shorter than it should be.
+struct Ragged<'a> {
+    weights: &'a Weights<'a>,
+    name: &'a str,
+    /// Of its elements, or of its codes.
+    more: isize,
+    more_scales: isize,
+}
+
+impl Ragged<'_> {
+    fn resize(&self, name: &str, bytes: &mut Vec<u8>, more: isize) {
+        if name == self.name {
+            bytes.resize(bytes.len().checked_add_signed(more).unwrap(), 0);
+        }
+    }
+}
+
+impl WeightSource for Ragged<'_> {
+    type Error = Error;
+
+    fn info(&self, name: &str) -> Option<rialto_bridge::WeightInfo> {
+        self.weights.info(name)
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>, Error> {
+        let mut bytes = self.weights.read(name)?;
+        self.resize(name, &mut bytes, self.more);
+        Ok(bytes)
+    }
+
+    fn read_codes(&self, name: &str) -> Result<rialto_bridge::Codes, Error> {
+        let mut read = self.weights.read_codes(name)?;
+        self.resize(name, &mut read.codes, self.more);
+        self.resize(name, &mut read.scales, self.more_scales);
+        Ok(read)
+    }
+}
+
+/// Wherever it goes: nothing is left of what was there before, and no expert is cut out at the wrong place.
+#[test]
+fn a_weight_of_other_bytes_than_its_source_said_is_refused_by_name() {
+    for (name, fewest) in [("glm52-tiny", 3), ("glm53-tiny", 2)] {
+        let store = LocalStore::open(fixture(name)).unwrap();
+        let source = VerifySource::open(Arc::new(store)).unwrap();
+        let family = family(name);
+        let weights = Weights::new(&source, source.config().unwrap(), family.as_ref()).unwrap();
+        let program = family
+            .program(weights.spec(), &ProgramOptions::default())
+            .unwrap();
+        let whole = Load::default().hugging_face(name);
+        let (each, _) = expert_bytes(name, &whole);
+        let names: Vec<String> = program.params.iter().flat_map(|p| p.sources()).collect();
+        let expert = names.iter().find(|name| name.contains("experts.1.up"));
+        let expert = expert.unwrap().as_str();
+        let is_encoded = weights.info(expert).unwrap().encoded.is_some();
+        assert_eq!(is_encoded, name == "glm53-tiny");
+        let mut plants = vec![(1, 0), (-1, 0)];
+        if is_encoded {
+            plants.extend([(0, 4), (0, -4)]);
+        }
+        for (more, more_scales) in plants {
+            for expert_bytes in [None, Some(fewest * each)] {
+                let ragged = Ragged {
+                    weights: &weights,
+                    name: expert,
+                    more,
+                    more_scales,
+                };
+                let options = LoadOptions {
+                    expert_bytes,
+                    ..LoadOptions::default()
+                };
+                let backend = CpuDriver.open(0, &OpenOptions::default()).unwrap();
+                let program = program.clone();
+                let loaded = Model::load(program, &ragged, backend, &options, &mut |_| true);
+                let Err(LoadError::Runtime(error)) = loaded else {
+                    panic!("{name}, {more} and {more_scales} more");
+                };
+                assert_eq!((error.slug(), error.code()), ("runtime/weight-length", 1));
+                assert!(error.to_string().contains(expert), "{error}");
+                assert!(error.help().unwrap().contains("report it"));
+            }
+        }
     }
 }
 

@@ -41,9 +41,11 @@ pub trait WeightSource {
     /// What a name stands for, if it is a weight's.
     fn info(&self, name: &str) -> Option<WeightInfo>;
 
-    /// The elements of a weight, decoded: dense, row-major, little-endian. Of a name that [`WeightSource::info`] knows.
+    /// The elements of a weight, decoded: dense, row-major, little-endian, as many bytes as its type and shape need. Of a name that
+    /// [`WeightSource::info`] knows.
     fn read(&self, name: &str) -> Result<Vec<u8>, Self::Error>;
 
-    /// Codes and scales of a weight, of which [`WeightInfo::encoded`] says that there are some.
+    /// Codes and scales of a weight, of which [`WeightInfo::encoded`] says that there are some: a code for each element, and a scale
+    /// for each block.
     fn read_codes(&self, name: &str) -> Result<Codes, Self::Error>;
 }

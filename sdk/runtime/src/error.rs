@@ -22,6 +22,20 @@ pub enum Error {
         /// Everything that is wrong, none left out.
         faults: Vec<WeightFault>,
     },
+    /// A weight that is not as long as its source said.
+    #[error(
+        "weight {weight} of param {param} needs {expected_bytes} bytes by its type and shape, {found_bytes} were read"
+    )]
+    WeightLength {
+        /// The param.
+        param: String,
+        /// The tensor, or the param of Megatron's.
+        weight: String,
+        /// Bytes of its elements, or of its codes, or of its scales.
+        expected_bytes: u64,
+        /// Bytes that were read.
+        found_bytes: u64,
+    },
     /// Less memory for experts than those of one token take.
     #[error(
         "{bytes} bytes for experts on the device, those of one token need {least_bytes}, all of them {all_bytes}"
@@ -89,6 +103,7 @@ impl Error {
     /// Kinds of this crate as (slug, code), those of programs, devices and tensors not among them; `docs/errors.md` lists them.
     pub const KINDS: &'static [(&'static str, u32)] = &[
         ("runtime/weights", 10),
+        ("runtime/weight-length", 1),
         ("runtime/expert-memory", 6),
         ("runtime/token", 1),
         ("runtime/no-logits", 3),
@@ -118,6 +133,7 @@ impl Error {
             Error::Program(error) => error.slug(),
             Error::Tensor(error) => error.slug(),
             Error::Weights { .. } => "runtime/weights",
+            Error::WeightLength { .. } => "runtime/weight-length",
             Error::ExpertMemory { .. } => "runtime/expert-memory",
             Error::NoLogits { .. } => "runtime/no-logits",
             Error::NotANumber { .. } => "runtime/not-a-number",
@@ -138,6 +154,10 @@ impl Error {
             Error::Tensor(error) => error.help(),
             Error::Weights { .. } => Some(
                 "the program and the weight map of the plugin do not agree; report it to its author"
+                    .to_owned(),
+            ),
+            Error::WeightLength { .. } => Some(
+                "report it to the author of what the weights come from: it has to give as many bytes as it says"
                     .to_owned(),
             ),
             Error::NoLogits { .. } => Some("choose another phase of the program".to_owned()),

@@ -51,7 +51,7 @@ impl Model {
     /// many bytes more are there, and says whether to go on.
     ///
     /// Errors: a program that is not sound or that the device does not run; a weight that is missing or has another shape; too little
-    /// memory for experts; what the source says; [`Error::Cancelled`].
+    /// memory for experts; what the source says, and [`Error::WeightLength`] if it gives other bytes than it said; [`Error::Cancelled`].
     pub fn load<S: WeightSource>(
         program: Program,
         source: &S,

@@ -92,6 +92,9 @@ impl Encoding {
 
     /// Reads a param, one weight at a time, and gives its bytes to `sink`, in order for each part. `on_bytes` is told how many more
     /// there are, and says whether to go on.
+    ///
+    /// Errors: what the source says, and [`Error::WeightLength`] if it gives more bytes or fewer; what `sink` says;
+    /// [`Error::Cancelled`].
     pub(crate) fn read<S: WeightSource>(
         self,
         param: &ParamDecl,
@@ -101,13 +104,26 @@ impl Encoding {
         on_bytes: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), LoadError<S::Error>> {
         for (name, info) in param.sources().iter().zip(infos) {
+            let check = |bytes: &[u8], expected_bytes: u64| match bytes.len() as u64 {
+                found_bytes if found_bytes != expected_bytes => Err(Error::WeightLength {
+                    param: param.name.clone(),
+                    weight: name.clone(),
+                    expected_bytes,
+                    found_bytes,
+                }),
+                _ => Ok(()),
+            };
             let bytes = if self.block.is_some() {
                 let read = source.read_codes(name).map_err(LoadError::Source)?;
+                let [codes, scales] = self.sizes(info.shape.extents())?;
+                check(&read.codes, codes)?;
+                check(&read.scales, scales)?;
                 sink(Part::Values, &read.codes)?;
                 sink(Part::Scales, &read.scales)?;
                 read.codes.len() + read.scales.len()
             } else {
                 let mut bytes = source.read(name).map_err(LoadError::Source)?;
+                check(&bytes, info.shape.size_bytes(info.dtype)?)?;
                 if info.dtype != self.dtype {
                     let length = info.shape.size_bytes(self.dtype)?;
                     let length = usize::try_from(length).unwrap_or(usize::MAX);
