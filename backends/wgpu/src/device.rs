@@ -1,6 +1,7 @@
 //! An opened device.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use rialto_backend::{
@@ -20,11 +21,16 @@ pub(crate) const NAME: &str = "wgpu";
 /// Bytes that are written, or read back, at a time: what of a weight is in the host's memory once more.
 const PIECE_BYTES: u64 = 16 << 20;
 
+/// Bytes that are written before the device is waited for.
+const STAGED_BYTES: u64 = 4 * PIECE_BYTES;
+
 /// An opened adapter.
 pub struct WgpuBackend {
     info: DeviceInfo,
     capabilities: Capabilities,
     shared: Arc<Shared>,
+    /// Bytes written since it was last waited for because of them.
+    staged: AtomicU64,
 }
 
 impl WgpuBackend {
@@ -44,6 +50,7 @@ impl WgpuBackend {
             },
             info,
             shared,
+            staged: AtomicU64::new(0),
         })
     }
 
@@ -60,6 +67,19 @@ impl WgpuBackend {
                 end,
             }),
         }
+    }
+
+    /// Whole words into a buffer. wgpu has a copy of them until something is submitted and done, which while a model is loaded, or
+    /// experts are brought, would be all of them: so it is waited for now and then.
+    fn write_words(&self, target: &wgpu::Buffer, begin: u64, words: &[u8]) -> Result<(), Error> {
+        self.shared.queue.write_buffer(target, begin, words);
+        let more = words.len() as u64;
+        if self.staged.fetch_add(more, Ordering::Relaxed) + more < STAGED_BYTES {
+            return Ok(());
+        }
+        self.staged.store(0, Ordering::Relaxed);
+        self.shared.queue.submit([]);
+        self.shared.wait()
     }
 
     /// Whole words of a buffer.
@@ -132,13 +152,13 @@ impl Backend for WgpuBackend {
             let end = begin + length;
             let (first, last) = (begin / 4 * 4, end.next_multiple_of(4));
             if (first, last) == (begin, end) {
-                self.shared.queue.write_buffer(buffer, begin, piece);
+                self.write_words(buffer, begin, piece)?;
             } else {
                 // Of a word that is written in part, the other bytes stay.
                 let mut words = vec![0; (last - first) as usize];
                 self.read_words(buffer, first, &mut words)?;
                 words[(begin - first) as usize..][..piece.len()].copy_from_slice(piece);
-                self.shared.queue.write_buffer(buffer, first, &words);
+                self.write_words(buffer, first, &words)?;
             }
         }
         self.shared.check()
@@ -205,5 +225,30 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// What was written is in the host's memory once more until the device has it: of many writes in a row only some are.
+    #[test]
+    fn writes_in_a_row_do_not_pile_up_in_memory() {
+        let driver = WgpuDriver::new();
+        let Ok(device) = driver.open(0, &OpenOptions::default()) else {
+            return;
+        };
+        let most = || {
+            let status = std::fs::read_to_string("/proc/self/status").ok()?;
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("VmHWM:"))?;
+            line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
+        };
+        let tensor = TensorType::new(Dtype::F32, [4 << 20]);
+        let (buffer, bytes) = (device.allocate(&tensor).unwrap(), vec![1; 16 << 20]);
+        let begin = most();
+        for _ in 0..64 {
+            device.write(&buffer, 0, &bytes).unwrap();
+        }
+        if let (Some(begin), Some(end)) = (begin, most()) {
+            assert!(end - begin < 256 << 10, "{} KiB more", end - begin);
+        }
     }
 }
