@@ -19,7 +19,7 @@ pub struct LoadOptions {
     /// Whether weights that are stored as codes in blocks are decoded now: twice the memory, and the same results.
     pub decodes_blocks: bool,
     /// Most bytes that experts take on the device; the others stay in host memory, and are brought when tokens choose them. Results do
-    /// not depend on it. Without, all are on the device.
+    /// not depend on it where a backend's rows do not see their neighbors. Without, all are on the device.
     pub expert_bytes: Option<u64>,
 }
 

@@ -31,8 +31,8 @@ pub(crate) struct ModelFlags {
     /// Decode weights that are stored in blocks when they are loaded: twice the memory, the same results
     #[arg(long)]
     pub(crate) decode_blocks: bool,
-    /// Memory of the device for experts; the others stay in host memory and are brought when tokens choose them, with the same results
-    /// [default: all are on the device]
+    /// Memory of the device for a model's experts; the others stay in host memory and are brought when tokens choose them, with the
+    /// same results [default: all are on the device]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) expert_memory: Option<ByteSize>,
     /// Most tokens of a step; results do not depend on it
