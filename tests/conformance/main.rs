@@ -14,6 +14,7 @@ mod faults;
 mod harness;
 mod ideal;
 mod input;
+mod limits;
 mod numbers;
 mod oracle;
 mod shaders;

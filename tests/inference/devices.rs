@@ -127,7 +127,7 @@ fn weights_kept_in_blocks_are_the_decoded_ones() {
 /// however many experts.
 #[test]
 fn experts_in_host_memory_give_the_logits_of_those_on_the_device() {
-    each(|load| {
+    each(&adapters()[..1], |_, load| {
         for (name, per_token) in SPARSE {
             let tokens = Golden::open(name).tokens("input_ids");
             let whole = load.hugging_face(name);

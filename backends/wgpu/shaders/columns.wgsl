@@ -11,7 +11,7 @@
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let index = group.y * FOLD + group.x;
-    let k = params[0].x;
+    let k = end_term();
     let across = (end_column() - first_column() + 63u) / 64u;
     let column = first_column() + 64u * (index % across) + lane;
     let row = first_unit() + index / across / batches();
@@ -22,7 +22,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let of_x = x_begin(row, batch);
     let of_weight = weight_begin(batch);
     var total = 0.0;
-    for (var begin = 0u; begin < k; begin += CHUNK) {
+    if (first_term() > 0u) {
+        total = bitcast<f32>(result_word(result_begin(row, batch) + column));
+    }
+    for (var begin = first_term(); begin < k; begin += CHUNK) {
         let end = min(begin + CHUNK, k);
         var part = 0.0;
         for (var i = begin; i < end; i += 1u) {

@@ -15,7 +15,7 @@ var<workgroup> parts: array<f32, 64>;
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let index = group.y * FOLD + group.x;
-    let k = params[0].x;
+    let k = end_term();
     let across = (end_column() - first_column() + 3u) / 4u;
     let row = first_unit() + index / across / batches();
     if (row >= end_unit()) {
@@ -34,7 +34,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let of_weight = weight_begin(batch) + column;
     let mine = lane % CHUNK;
     var total = 0.0;
-    for (var begin = 0u; begin < k; begin += CHUNK * CHUNK) {
+    if (first_term() > 0u && mine == 0u && is_wanted) {
+        total = bitcast<f32>(result_word(result_begin(row, batch) + column));
+    }
+    for (var begin = first_term(); begin < k; begin += CHUNK * CHUNK) {
         let first = begin + CHUNK * mine;
         var part = 0.0;
         if (is_wanted && first < k) {

@@ -7,7 +7,8 @@
 // Units are rows, and across are columns of the result. params[0]: k, whether four neighbours of the weight may be read at once, the first
 // row that x has, the first that the result has; params[1]: from a row of x to the next, from a batch, and both of the result; params[2]:
 // first row of the matrix of a batch, rows of the weight in a batch, rows of the result for one of x; params[3]: shape of the weight;
-// params[4]: the first batch and the end, the first expert and the end.
+// params[4]: the first batch and the end, the first expert and the end; params[5]: of `tile.wgsl`, then the first term of the sum and the end.
+// A sum of many terms goes over several dispatches, each of which goes on with what the one before it left in the result.
 
 const CHUNK: u32 = 16u;
 
@@ -37,6 +38,14 @@ fn first_column() -> u32 {
 
 fn end_column() -> u32 {
     return params[11].w;
+}
+
+fn first_term() -> u32 {
+    return params[5].y;
+}
+
+fn end_term() -> u32 {
+    return params[5].z;
 }
 
 fn batches() -> u32 {

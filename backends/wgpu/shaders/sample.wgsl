@@ -58,25 +58,40 @@ fn is_kept(key: u32, place: u32, last: Last) -> bool {
     return key > last.key || (key == last.key && place >= last.place);
 }
 
+// What was found, and a token of what is kept, if it is up to any of three others.
+fn with_token(found: Measure, row: u32, column: u32, kept: Last, key: vec3<u32>, place: vec3<u32>) -> Measure {
+    let columns = params[0].y;
+    if (column >= columns) {
+        return found;
+    }
+    let of_token = likely_word((row - first_unit()) * columns + column);
+    let its_place = columns - 1u - column;
+    if (!is_kept(of_token, its_place, kept)) {
+        return found;
+    }
+    let all = vec3<u32>(of_token);
+    let before = (all > key) | ((all == key) & (vec3<u32>(its_place) >= place));
+    return Measure(
+        found.sum + select(vec3<f32>(0.0), vec3<f32>(bitcast<f32>(of_token - 1u)), before),
+        found.count + select(vec3<u32>(0u), vec3<u32>(1u), before),
+    );
+}
+
 // Of what is kept, that up to each of three others.
 fn measure(row: u32, lane: u32, kept: Last, key: vec3<u32>, place: vec3<u32>) -> Measure {
     let columns = params[0].y;
-    var sum = vec3<f32>(0.0);
-    var count = vec3<u32>(0u);
-    for (var column = lane; column < columns; column += LANES) {
-        let of_token = likely_word((row - first_unit()) * columns + column);
-        let its_place = columns - 1u - column;
-        if (is_kept(of_token, its_place, kept)) {
-            let all = vec3<u32>(of_token);
-            let before = (all > key) | ((all == key) & (vec3<u32>(its_place) >= place));
-            sum += select(vec3<f32>(0.0), vec3<f32>(bitcast<f32>(of_token - 1u)), before);
-            count += select(vec3<u32>(0u), vec3<u32>(1u), before);
-        }
+    var found = Measure(vec3<f32>(0.0), vec3<u32>(0u));
+    // Four of them, since the number of rounds is limited.
+    for (var column = lane; column < columns; column += 4u * LANES) {
+        found = with_token(found, row, column, kept, key, place);
+        found = with_token(found, row, column + LANES, kept, key, place);
+        found = with_token(found, row, column + 2u * LANES, kept, key, place);
+        found = with_token(found, row, column + 3u * LANES, kept, key, place);
     }
     // Nobody reads the last result any more.
     workgroupBarrier();
-    sums[lane] = sum;
-    counts[lane] = count;
+    sums[lane] = found.sum;
+    counts[lane] = found.count;
     workgroupBarrier();
     for (var step = LANES / 2u; step > 0u; step >>= 1u) {
         if (lane < step) {

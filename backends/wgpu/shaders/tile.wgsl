@@ -28,7 +28,7 @@ var<workgroup> of_tile: vec3<u32>;
 
 // What is multiplied with element i of a row of x for a column of the result.
 fn factor(expert: u32, batch: u32, column: u32, i: u32) -> f32 {
-    if (column >= end_column() || i >= params[0].x) {
+    if (column >= end_column() || i >= end_term()) {
         return 0.0;
     }
     if (goes_down == 1u) {
@@ -52,7 +52,7 @@ fn row_at(tile: vec3<u32>, number: u32) -> u32 {
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let index = group.y * FOLD + group.x;
-    let k = params[0].x;
+    let k = end_term();
     let rows_of_tile = 2u * HALF;
     let across = (end_column() - first_column() + COLUMNS - 1u) / COLUMNS;
     var column_of_tile = index % across;
@@ -91,7 +91,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let row_1 = row_at(tile, my_row + HALF);
     var total_0 = vec4<f32>();
     var total_1 = vec4<f32>();
-    for (var begin = 0u; begin < k; begin += CHUNK) {
+    if (first_term() > 0u) {
+        for (var part = 0u; part < 4u; part += 1u) {
+            let column = left + my_column + 16u * part;
+            if (column < end_column() && row_0 != NONE) {
+                total_0[part] = bitcast<f32>(result_word(result_begin(row_0, batch) + column));
+            }
+            if (column < end_column() && row_1 != NONE) {
+                total_1[part] = bitcast<f32>(result_word(result_begin(row_1, batch) + column));
+            }
+        }
+    }
+    for (var begin = first_term(); begin < k; begin += CHUNK) {
         let at_x = begin + my_column;
         var x_0 = 0.0;
         var x_1 = 0.0;

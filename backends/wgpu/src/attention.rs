@@ -6,7 +6,7 @@ use rialto_backend::{Error, OpCall};
 use rialto_program::Op;
 
 use crate::cache::Pages;
-use crate::launch::{Floats, Launch};
+use crate::launch::{Floats, ITERATIONS, Launch};
 use crate::recording::{Recorder, times};
 use crate::storage::Memory;
 
@@ -36,6 +36,8 @@ struct Attention<'a> {
     shader: &'static str,
     tokens: u64,
     heads: u64,
+    /// Columns of a query.
+    width: u64,
     /// Columns of a head's result.
     value: u64,
     /// Most positions of a token.
@@ -67,7 +69,10 @@ impl Attention<'_> {
         let of_caches = self.pages.rows(recorder, self.caches)?;
         // Positions of a dispatch with one token.
         // Of one workgroup, in whole steps of the shader: nothing depends on where one dispatch ends and the next begins.
-        let at_once = (recorder.most(self.each) / LANES * LANES).max(LANES);
+        // Rounds of loops for so many: the query, its products, two times along the positions, the second with four columns each.
+        let loops = 2 * self.width + 6 * LANES + 8;
+        let most = recorder.most(self.each).min(ITERATIONS / loops * LANES);
+        let at_once = (most / LANES * LANES).max(LANES);
         let positions = match self.positions > at_once {
             true => (0..self.positions).step_by(at_once as usize),
             // What the shader finds.
@@ -94,11 +99,14 @@ impl Attention<'_> {
             let of_tokens = times(&tokens, self.heads * self.value);
             let all = times(&tokens, groups);
             // Of a single token, parts of its heads.
+            let steps = self.positions.min(at_once).div_ceil(LANES);
             for begin in all.clone().step_by(most as usize) {
                 let units = begin..all.end.min(begin + most);
                 for (number, (at, rows)) in (0..).zip(&passes) {
                     let is_first = number == 0;
-                    let of_pass = Launch::units(self.shader, &units, work).across(rows);
+                    let of_pass = Launch::units(self.shader, &units, work)
+                        .loops(8 + loops * steps)
+                        .across(rows);
                     let of_pass = launch(of_pass, &tokens, rows)
                         .params_at(3, [at.start, at.end, is_first.into(), is_split.into()]);
                     recorder.dispatch(match &state {
@@ -108,6 +116,7 @@ impl Attention<'_> {
                 }
                 if let Some(state) = &state {
                     let launch = Launch::units("attended", &units, 4 * STATE)
+                        .loops(COLUMNS / 64)
                         .params([self.value, of_head])
                         .whole(state)
                         .words(&place, of_tokens.clone());
@@ -134,6 +143,7 @@ fn sparse_mla(call: &OpCall, recorder: &mut Recorder, scale: f64) -> Result<(), 
         shader: "sparse_mla",
         tokens,
         heads,
+        width,
         value: latent,
         positions: indices.last(),
         each: width + latent,
@@ -173,6 +183,7 @@ fn gqa(call: &OpCall, recorder: &mut Recorder, groups: u64, scale: f64) -> Resul
         shader: "gqa",
         tokens,
         heads,
+        width,
         value: width,
         positions: page * columns,
         each: 2 * width,

@@ -54,6 +54,8 @@ fn indexer_scores(call: &OpCall, recorder: &mut Recorder, op: &IndexerScores) ->
     ];
     operands.extend(pages.of_token());
     let work = heads * width * GROUP;
+    // For 16 heads and 64 columns the tile, and the columns with four heads each; then the heads.
+    let loops = heads.div_ceil(16) * (17 + width.div_ceil(64) * (20 + 64 * 5 + 1));
     let most = recorder.most(work);
     for tokens in recorder.parts(tokens, (most / of_token.max(1)).max(1), &operands)? {
         // Of a single token with many positions, parts.
@@ -62,6 +64,7 @@ fn indexer_scores(call: &OpCall, recorder: &mut Recorder, op: &IndexerScores) ->
             let units = begin..groups.end.min(begin + most);
             for of_cache in pages.rows(recorder, &[&keys])? {
                 let launch = Launch::units("indexer_scores", &units, work)
+                    .loops(loops)
                     .across(&of_cache)
                     .params([heads, width, context, of_token])
                     .params(pages.shape)
@@ -91,9 +94,12 @@ fn topk(call: &OpCall, recorder: &mut Recorder, k: u64) -> Result<(), Error> {
         return wide_topk(recorder, &scores, &indices, k);
     }
     let work = 8 * n;
+    let lanes = u64::from(recorder.lanes());
+    let loops = 6 * n.div_ceil(lanes) + k.div_ceil(lanes) + 4 * (256 + 32) + 16;
     let operands = [(&*scores.memory, n), (&*indices, k)];
     for part in recorder.parts(rows, recorder.most(work), &operands)? {
         let launch = Launch::units("topk", &part, work)
+            .loops(loops)
             .constant("LANES", recorder.lanes())
             .params([rows, n, k])
             .words(&scores.memory, times(&part, n))
@@ -122,6 +128,7 @@ fn wide_topk(
     for rows in recorder.parts(rows, most, &[(&**indices, k)])? {
         let pick = |phase: u64| {
             Launch::units("topk_pick", &rows, known)
+                .loops(chunks.max(516))
                 .params([n, CHUNK, k, chunks])
                 .params([phase, rows.start])
                 .whole(&state)
@@ -132,7 +139,9 @@ fn wide_topk(
                 let groups = (of.end - of.start) * (across.end - across.start);
                 let elements = of.start * n + across.start * CHUNK;
                 let end = (of.end - 1) * n + (across.end * CHUNK).min(n);
+                let of_lane = CHUNK.div_ceil(lanes.into());
                 Launch::new(shader, groups, groups * CHUNK * 4)
+                    .loops(2 * of_lane + 16 + k.div_ceil(lanes.into()))
                     .span(of)
                     .across(across)
                     .constant("LANES", lanes)

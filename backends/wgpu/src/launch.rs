@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rialto_backend::Error;
 
+use crate::device::NAME;
 use crate::recording::groups_of;
 use crate::replay::{Groups, Step};
 use crate::shader::{BASES, E4M3, KIND, PARAMS, SPAN};
@@ -13,6 +14,10 @@ use crate::storage::{Memory, Unit};
 
 /// Elements of a workgroup where each invocation has one.
 pub(crate) const GROUP: u64 = 64;
+
+/// Most times that an invocation may go round loops, all of them together. Mesa's software adapters end loops after 65,535 rounds and
+/// go on as if nothing were amiss.
+pub(crate) const ITERATIONS: u64 = 60_000;
 
 /// A binding: elements of a memory, and what the shader counts.
 struct Binding {
@@ -32,6 +37,7 @@ pub(crate) struct Launch {
     groups: u64,
     indirect: Option<(Arc<Memory>, u64)>,
     work: u64,
+    loops: u64,
 }
 
 impl Launch {
@@ -46,6 +52,7 @@ impl Launch {
             groups,
             indirect: None,
             work,
+            loops: 0,
         }
     }
 
@@ -59,6 +66,12 @@ impl Launch {
     pub(crate) fn elements(shader: &'static str, part: &Range<u64>, work: u64) -> Launch {
         let units = part.end - part.start;
         Launch::new(shader, groups_of(part), units * work).span(part)
+    }
+
+    /// How often an invocation goes round loops at most. What is not said is a few times, whatever it is given.
+    pub(crate) fn loops(mut self, times: u64) -> Launch {
+        self.loops = times;
+        self
     }
 
     /// Which units it has.
@@ -162,10 +175,20 @@ impl Launch {
         self
     }
 
-    /// The same with its bindings found. `None` if it has no workgroup. Errors: [`Error::BufferSize`] for what cannot be bound.
+    /// The same with its bindings found. `None` if it has no workgroup. Errors: [`Error::BufferSize`] for what cannot be bound,
+    /// [`Error::UnsupportedElement`] for rows that are too long.
     pub(crate) fn into_step(self, shared: &Shared) -> Result<Option<Step>, Error> {
         if self.groups == 0 {
             return Ok(None);
+        }
+        if self.loops > ITERATIONS {
+            return Err(Error::UnsupportedElement {
+                backend: NAME.to_owned(),
+                what: format!(
+                    "a row so long that {} goes round its loops {} times, of which {ITERATIONS} are sure to be run,",
+                    self.shader, self.loops
+                ),
+            });
         }
         let mut params = self.params;
         assert!(params.len() <= 4 * BASES, "{}: params", self.shader);

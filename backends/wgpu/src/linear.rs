@@ -23,6 +23,9 @@ pub(crate) const FEW_ROWS: u64 = 8;
 /// Columns of a tile.
 pub(crate) const TILE_COLUMNS: u64 = 64;
 
+/// Terms of a sum in a dispatch, in whole steps of every shader.
+const TERMS: u64 = 1 << 15;
+
 /// Columns of a workgroup that has one row.
 const QUAD: u64 = 4;
 
@@ -79,13 +82,20 @@ impl Product<'_> {
         self.rows.end - self.rows.start
     }
 
+    /// Parts of the terms of a sum, one at least.
+    pub(crate) fn terms(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let k = self.k;
+        let parts = (0..k.div_ceil(TERMS).max(1)).map(|part| part * TERMS);
+        parts.map(move |begin| begin..k.min(begin + TERMS))
+    }
+
     /// Work of a row.
     fn work(&self) -> u64 {
         self.batches * self.columns * self.k
     }
 
     /// What all shaders of products are given.
-    fn given(&self, launch: Launch, window: &Window) -> Launch {
+    fn given(&self, launch: Launch, window: &Window, rows_at: u64, terms: &Range<u64>) -> Launch {
         let Product {
             columns,
             k,
@@ -106,6 +116,7 @@ impl Product<'_> {
             .params(self.weight.sizes())
             .params([window.batches.start, window.batches.end])
             .params([window.experts.start, window.experts.end])
+            .params([rows_at, terms.start, terms.end])
             .floats("x", self.x, times(&of_x, batches * k))
             .weight("weight", self.weight, &window.rows)
     }
@@ -116,16 +127,22 @@ impl Product<'_> {
     }
 
     /// The work of a dispatch.
-    fn work_of(&self, window: &Window) -> u64 {
-        self.count() * self.groups(window, 1) * self.k
+    fn work_of(&self, window: &Window, terms: &Range<u64>) -> u64 {
+        self.count() * self.groups(window, 1) * (terms.end - terms.start)
     }
 
     /// Each row on its own, with the matrix of its expert if ids say which.
-    pub(crate) fn gemv(&self, window: &Window, ids: Option<&Arc<Memory>>) -> Launch {
+    pub(crate) fn gemv(
+        &self,
+        window: &Window,
+        terms: &Range<u64>,
+        ids: Option<&Arc<Memory>>,
+    ) -> Launch {
         let groups = self.count() * self.groups(window, QUAD);
-        let launch = Launch::new("gemv", groups, self.work_of(window));
+        let steps = (terms.end - terms.start).div_ceil(256);
+        let launch = Launch::new("gemv", groups, self.work_of(window, terms)).loops(33 * steps);
         let launch = self
-            .given(launch, window)
+            .given(launch, window, 0, terms)
             .constant("routed", ids.is_some().into());
         match ids {
             Some(ids) => launch.words(ids, self.rows.clone()),
@@ -134,17 +151,19 @@ impl Product<'_> {
         }
     }
 
-    fn columns(&self, window: &Window) -> Launch {
+    fn columns(&self, window: &Window, terms: &Range<u64>) -> Launch {
         let groups = self.count() * self.groups(window, GROUP);
-        self.given(Launch::new("columns", groups, self.work_of(window)), window)
+        let steps = (terms.end - terms.start).div_ceil(16);
+        let launch = Launch::new("columns", groups, self.work_of(window, terms)).loops(17 * steps);
+        self.given(launch, window, 0, terms)
     }
 
     /// Several rows together.
-    fn tiles(&self, window: &Window, goes_down: bool, lanes: u32) -> Launch {
+    fn tiles(&self, window: &Window, terms: &Range<u64>, goes_down: bool, lanes: u32) -> Launch {
         let down = self.count().div_ceil(u64::from(lanes) / 8);
         let groups = down * self.groups(window, TILE_COLUMNS);
-        let launch = Launch::new("tile", groups, self.work_of(window));
-        self.given(launch, window)
+        let launch = Launch::new("tile", groups, self.work_of(window, terms));
+        self.given(launch.loops(loops_of_tile(terms)), window, 0, terms)
             .constant("goes_down", goes_down.into())
             .constant("grouped", 0)
             .constant("LANES", lanes)
@@ -153,10 +172,16 @@ impl Product<'_> {
     }
 
     /// The rows of an expert together.
-    pub(crate) fn grouped(&self, window: &Window, sorted: &Sorted<'_>, lanes: u32) -> Launch {
-        let launch = Launch::new("tile", sorted.groups, self.work_of(window));
-        self.given(launch, window)
-            .params_at(5, [sorted.rows_at])
+    pub(crate) fn grouped(
+        &self,
+        window: &Window,
+        terms: &Range<u64>,
+        sorted: &Sorted<'_>,
+        lanes: u32,
+    ) -> Launch {
+        let launch = Launch::new("tile", sorted.groups, self.work_of(window, terms));
+        let launch = launch.loops(loops_of_tile(terms));
+        self.given(launch, window, sorted.rows_at, terms)
             .constant("goes_down", 0)
             .constant("grouped", 1)
             .constant("LANES", lanes)
@@ -200,17 +225,25 @@ impl Product<'_> {
                 rows: rows.clone(),
                 ..*self
             };
-            for window in &windows {
+            for (window, terms) in windows
+                .iter()
+                .flat_map(|window| self.terms().map(move |terms| (window, terms)))
+            {
                 let launch = match (self.count() <= FEW_ROWS, goes_down) {
-                    (true, false) => product.gemv(window, None),
-                    (true, true) => product.columns(window),
-                    (false, _) => product.tiles(window, goes_down, lanes),
+                    (true, false) => product.gemv(window, &terms, None),
+                    (true, true) => product.columns(window, &terms),
+                    (false, _) => product.tiles(window, &terms, goes_down, lanes),
                 };
                 recorder.dispatch(launch.words(&place, times(&rows, of_out)))?;
             }
         }
         recorder.settle(&place, out)
     }
+}
+
+/// Rounds of loops for so many terms: of 16 terms one for the step, 16 for the products, 10 at most to read the weight.
+fn loops_of_tile(terms: &Range<u64>) -> u64 {
+    27 * (terms.end - terms.start).div_ceil(16)
 }
 
 fn operands(call: &OpCall, recorder: &Recorder) -> Result<(Floats, Weight), Error> {

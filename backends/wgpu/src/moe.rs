@@ -8,7 +8,7 @@ use rialto_program::Op;
 use rialto_program::op::{Router, Scoring};
 use rialto_tensor::Dtype;
 
-use crate::launch::{Floats, Launch, Weight};
+use crate::launch::{Floats, GROUP, ITERATIONS, Launch, Weight};
 use crate::linear::{FEW_ROWS, Product, Sorted, TILE_COLUMNS, Window};
 use crate::recording::{Recorder, times};
 use crate::storage::Memory;
@@ -46,7 +46,10 @@ fn router(call: &OpCall, recorder: &mut Recorder, op: &Router) -> Result<(), Err
     let operands = [(&*logits, experts), (&ids, op.top_k), (&weights, op.top_k)];
     let work = recorder.scratch(tokens.min(most), of_work)?;
     for part in recorder.parts(tokens, most, &operands)? {
+        let each = experts.div_ceil(GROUP);
+        let loops = 6 * each + 64 + 4 * experts + each * (experts + 1);
         let launch = Launch::units("router", &part, 4 * experts * experts)
+            .loops(loops + op.groups.div_ceil(GROUP) * (op.groups + experts + 2))
             .params([tokens, experts, op.top_k, op.groups])
             .params([
                 op.top_groups,
@@ -138,7 +141,11 @@ impl Experts<'_> {
     ) -> Launch {
         let count = choices.end - choices.start;
         let rows_at = 1 + 3 * self.tiles(count);
+        // The first invocation goes through experts and tiles; all of them twice through choices.
+        let lanes = u64::from(self.lanes);
+        let loops = 2 * self.experts + self.tiles(count) + 2 * count.div_ceil(lanes) + 4;
         Launch::new("permute", 1, 4 * count)
+            .loops(loops + self.experts.div_ceil(lanes))
             .span(choices)
             .params([self.experts, u64::from(self.lanes) / 8])
             .params(across)
@@ -170,7 +177,9 @@ fn experts(call: &OpCall, recorder: &mut Recorder) -> Result<(), Error> {
     let ([inner, ..], experts) = (gate.sizes(), gate.shape[0]);
     let place = recorder.place(out)?;
     let each = slots * inner.max(width).max(1);
-    let most = SCRATCH.min(recorder.binding_bytes() / 4) / each.max(1);
+    // Of the last, so that one workgroup can sort them.
+    let sorted = ITERATIONS / 2 * u64::from(recorder.lanes()) / 8 / slots.max(1);
+    let most = (SCRATCH.min(recorder.binding_bytes() / 4) / each.max(1)).min(sorted);
     let most = most.min(recorder.most(slots * inner * width)).max(1);
     let operands = [
         (&*x.memory, width),
@@ -205,9 +214,13 @@ fn experts(call: &OpCall, recorder: &mut Recorder) -> Result<(), Error> {
             recorder.dispatch(routed.permute(&choices, across, [&order, &sizes]))?;
         }
         let products_of = |product: &Product<'_>, which: usize, windows: &[Window]| {
-            let launches = windows.iter().map(|window| match is_grouped {
+            let launches = windows
+                .iter()
+                .flat_map(|window| product.terms().map(move |terms| (window, terms)));
+            let launches = launches.map(|(window, terms)| match is_grouped {
                 true => product.grouped(
                     window,
+                    &terms,
                     &Sorted {
                         order: &order,
                         rows_at: 1 + 3 * routed.tiles(count),
@@ -216,7 +229,7 @@ fn experts(call: &OpCall, recorder: &mut Recorder) -> Result<(), Error> {
                     },
                     routed.lanes,
                 ),
-                false => product.gemv(window, Some(routed.ids)),
+                false => product.gemv(window, &terms, Some(routed.ids)),
             });
             launches.collect::<Vec<_>>()
         };
@@ -258,6 +271,7 @@ fn experts(call: &OpCall, recorder: &mut Recorder) -> Result<(), Error> {
             recorder.dispatch(launch.whole(&products))?;
         }
         let weighed = Launch::elements("weighed", &times(&part, width), 2 * slots)
+            .loops(slots)
             .params([tokens, width, slots, experts])
             .words(&ids, choices.clone())
             .words(&weights, choices)

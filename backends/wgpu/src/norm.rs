@@ -4,7 +4,7 @@ use rialto_backend::{Error, OpCall};
 use rialto_program::Op;
 use rialto_program::op::ReduceFunction;
 
-use crate::launch::{Floats, Launch};
+use crate::launch::{Floats, GROUP, Launch};
 use crate::recording::{Recorder, times};
 
 /// Names of the operations of this module.
@@ -80,7 +80,9 @@ fn of_rows(
     let work = 8 * columns;
     let most = recorder.most(work);
     recorder.leave(out, (rows, of_out), most, &[(&x.memory, columns)], |part| {
-        let launch = Launch::units(shader, part, work).params(sizes);
+        let launch = Launch::units(shader, part, work)
+            .loops(3 * columns.div_ceil(GROUP) + 12)
+            .params(sizes);
         bind(launch.floats("x", x, times(part, columns)))
     })
 }

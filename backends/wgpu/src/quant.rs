@@ -5,7 +5,7 @@ use std::ops::Range;
 use rialto_backend::{Error, OpCall};
 use rialto_program::Op;
 
-use crate::launch::Launch;
+use crate::launch::{GROUP, Launch};
 use crate::recording::{Recorder, times};
 
 /// Names of the operations of this module.
@@ -91,6 +91,7 @@ fn quantize(
     let operands = [(&*x.memory, rows * k), (&*scales, across)];
     for part in recorder.parts(down, recorder.most(rows * k * 4), &operands)? {
         let launch = Launch::units("block_scales", &times(&part, across), rows * columns * 4)
+            .loops((rows * columns).div_ceil(GROUP) + 6)
             .params([down * across, k, n, across])
             .params([rows, columns, power_of_two.into()])
             .floats("x", &x, times(&part, rows * k))

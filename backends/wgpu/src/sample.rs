@@ -56,8 +56,17 @@ fn choose(call: &OpCall, recorder: &mut Recorder, shader: &'static str) -> Resul
         true => Some(recorder.scratch(longest.unwrap_or_default(), columns)?),
         false => None,
     };
+    let lanes = u64::from(recorder.lanes());
+    // A token is drawn in five cuts at most, each of which finds a key's digits and a place's, two at a time; and in two sums.
+    let sums = if is_drawn {
+        5 * (15 + digits / 2) + 2
+    } else {
+        0
+    };
+    let loops = 2 * columns.div_ceil(lanes) + 9 + sums * (columns.div_ceil(4 * lanes) + 10);
     for part in parts {
         let mut launch = Launch::units(shader, &part, work)
+            .loops(loops)
             .constant("LANES", recorder.lanes())
             .params([rows, columns, digits]);
         for (number, input) in (0..).zip(&inputs) {
