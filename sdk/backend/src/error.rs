@@ -186,7 +186,11 @@ impl Error {
     #[must_use]
     pub fn help(&self) -> Option<String> {
         match self {
-            Error::UnknownBackend { .. } | Error::NoDevice { .. } => {
+            Error::UnknownBackend { .. } => Some(
+                "`rialto backend list` shows the devices there are; `wgpu` is a feature that a program is built with"
+                    .to_owned(),
+            ),
+            Error::NoDevice { .. } => {
                 Some("`rialto backend list` shows the devices there are".to_owned())
             }
             Error::Threads { .. } => {
