@@ -11,11 +11,10 @@ use crate::written;
 use rialto_bridge::{
     Bridge, Claim, Codec, ConfigEdit, ConfigMapping, Dequantizer, Description, EncodedTensor,
     Error, ForwardPass, MapOptions, ModelSpec, MtpPolicy, PipelineLayout, PipelineMapping,
-    PipelineRequest, Placement, ProgramOptions, RawConfig, WeightMap, WeightMapping,
+    PipelineRequest, Placement, RawConfig, WeightMap, WeightMapping,
 };
 use rialto_checkpoint::store::{MemoryStore, Store, read_whole};
 use rialto_engine::{ExportOptions, ExportPlan, ImportPlan, MegatronSource};
-use rialto_program::Program;
 
 /// A one-shard checkpoint of these tensors.
 fn checkpoint(values: &Values) -> MemoryStore {
@@ -192,7 +191,7 @@ fn fc_36_any_tensor_copied_into_another_shard_is_reported_and_the_index_decides(
     });
 }
 
-/// The family with its weight map spoiled.
+/// The family with its weight map spoiled, and without a program.
 pub(crate) struct Spoiled<'a> {
     pub(crate) family: &'a dyn Bridge,
     pub(crate) spoil: Box<dyn Fn(&mut WeightMap) + Send + Sync>,
@@ -244,11 +243,7 @@ impl Dequantizer for Spoiled<'_> {
     }
 }
 
-impl ForwardPass for Spoiled<'_> {
-    fn program(&self, spec: &ModelSpec, options: &ProgramOptions) -> Result<Program, Error> {
-        self.family.program(spec, options)
-    }
-}
+impl ForwardPass for Spoiled<'_> {}
 
 impl Bridge for Spoiled<'_> {
     fn describe(&self) -> Description {

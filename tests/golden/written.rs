@@ -22,6 +22,7 @@ pub(crate) fn hugging_face(config: &str, values: &Values) -> MemoryStore {
             let dtype = match dtype.safetensors_name() {
                 "BF16" => safetensors::Dtype::BF16,
                 "F32" => safetensors::Dtype::F32,
+                "F8_E5M2" => safetensors::Dtype::F8_E5M2,
                 "F8_E4M3" => safetensors::Dtype::F8_E4M3,
                 other => panic!("{other}"),
             };

@@ -7,6 +7,7 @@ use rialto_tensor::{Dtype, Region, Shape};
 
 use crate::Error;
 use crate::checks::Check;
+use crate::encoded::Stored;
 use crate::runs::{joint_runs, runs};
 
 /// Runs that are shorter are read together with their neighbors.
@@ -23,9 +24,8 @@ const GAP_BYTES: u64 = 32 << 10;
 pub(crate) struct Scratch {
     /// Runs that were read together.
     window: PageBuffer,
-    /// The elements of an encoded tensor, its companions, and the blocks decoded from both.
-    pub(crate) codes: PageBuffer,
-    pub(crate) companions: Vec<PageBuffer>,
+    /// Blocks of an encoded tensor, and what was decoded from them.
+    pub(crate) stored: Stored,
     pub(crate) decoded: PageBuffer,
 }
 

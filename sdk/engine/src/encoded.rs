@@ -8,6 +8,7 @@ use rialto_tensor::{Dtype, Region, Shape, TensorView};
 
 use crate::Error;
 use crate::array::{Array, Bytes, Extent, Handle, Scratch, Values, usize_range};
+use crate::decoder::{Decoder, Rectangle};
 use crate::runs::{joint_runs, runs};
 
 /// The values of a tensor that was bound: decoded by the family if it is encoded. `at` finds what stands at a position of the
@@ -46,17 +47,28 @@ pub(crate) fn stored<'a>(checkpoint: &'a HfCheckpoint, tensor: &HfTensor) -> Arr
 }
 
 /// An encoded tensor. What is read of it is decoded: the blocks around it, and no more.
-struct Encoded<'a> {
+pub(crate) struct Encoded<'a> {
     family: &'a dyn Bridge,
+    /// What decodes it in the family's place.
+    device: Option<&'a Decoder>,
     codec: &'a Codec,
+    name: &'a str,
     shape: &'a Shape,
     codes: Array<'a>,
     companions: Vec<(Array<'a>, &'a Shape)>,
 }
 
+/// Blocks of an encoded tensor as they are stored, with what of the companions belongs to them.
+#[derive(Debug, Default)]
+pub(crate) struct Stored {
+    shape: Shape,
+    codes: PageBuffer,
+    companions: Vec<(Dtype, Shape, PageBuffer)>,
+}
+
 impl<'a> Encoded<'a> {
     /// The tensor with its companions, which were bound to it by the codec.
-    fn new(
+    pub(crate) fn new(
         family: &'a dyn Bridge,
         codec: &'a Codec,
         checkpoint: &'a HfCheckpoint,
@@ -68,58 +80,84 @@ impl<'a> Encoded<'a> {
             .map(|tensor| (stored(checkpoint, tensor), &tensor.shape));
         Encoded {
             family,
+            device: None,
             codec,
+            name: &tensor.name,
             shape: &tensor.shape,
             codes: stored(checkpoint, tensor),
             companions: beside.collect(),
         }
     }
 
+    /// The same, decoded by a device, which takes it.
+    pub(crate) fn on(self, device: Option<&'a Decoder>) -> Encoded<'a> {
+        Encoded { device, ..self }
+    }
+
     /// The blocks around a rectangle.
-    fn blocks(&self, region: &Region) -> Result<Region, Error> {
+    pub(crate) fn blocks(&self, region: &Region) -> Result<Region, Error> {
         let blocks = self.codec.blocks_around(region, self.shape);
         blocks.ok_or_else(|| self.too_few_axes())
+    }
+
+    /// Reads whole blocks.
+    pub(crate) fn gather(
+        &self,
+        blocks: &Region,
+        stored: &mut Stored,
+        scratch: &mut Scratch,
+    ) -> Result<(), Error> {
+        gather(&self.codes, blocks, &mut stored.codes, scratch)?;
+        stored.shape = blocks.shape();
+        let count = self.companions.len();
+        stored.companions.resize_with(count, || {
+            (self.codes.dtype, Shape::default(), PageBuffer::default())
+        });
+        let described = self.codec.companions.iter().zip(&self.companions);
+        for ((described, (array, found)), into) in described.zip(&mut stored.companions) {
+            let part = described.region(blocks, self.shape, found);
+            let part = part.ok_or_else(|| self.too_few_axes())?;
+            gather(array, &part, &mut into.2, scratch)?;
+            (into.0, into.1) = (array.dtype, part.shape());
+        }
+        Ok(())
+    }
+
+    /// What was read of whole blocks.
+    pub(crate) fn rectangle<'b>(
+        &'b self,
+        blocks: &'b Region,
+        stored: &'b Stored,
+    ) -> Result<Rectangle<'b>, Error> {
+        let companions = stored.companions.iter();
+        let companions =
+            companions.map(|(dtype, shape, buffer)| TensorView::new(*dtype, shape, buffer.bytes()));
+        Ok(Rectangle {
+            tensor: self.name,
+            blocks,
+            block: &self.codec.block,
+            encoded: EncodedTensor {
+                codec: &self.codec.name,
+                tensor: TensorView::new(self.codes.dtype, &stored.shape, stored.codes.bytes())?,
+                companions: companions.collect::<Result<_, _>>()?,
+            },
+        })
     }
 
     /// Decodes whole blocks into `out`, which has room for their elements.
     fn decode(&self, blocks: &Region, out: &mut [u8], scratch: &mut Scratch) -> Result<(), Error> {
         // Taken out, because gathering needs the rest.
-        let mut codes = std::mem::take(&mut scratch.codes);
-        let mut companions = std::mem::take(&mut scratch.companions);
-        companions.resize_with(self.companions.len(), PageBuffer::default);
-        let decoded = self.decode_with(blocks, out, &mut codes, &mut companions, scratch);
-        scratch.codes = codes;
-        scratch.companions = companions;
+        let mut stored = std::mem::take(&mut scratch.stored);
+        let gathered = self.gather(blocks, &mut stored, scratch);
+        let decoded = gathered.and_then(|()| {
+            let rectangle = self.rectangle(blocks, &stored)?;
+            match self.device {
+                Some(device) => device.decode(self.family, &rectangle, out),
+                None => Ok(self.family.dequantize(&rectangle.encoded, out)?),
+            }
+        });
+        scratch.stored = stored;
         decoded
-    }
-
-    fn decode_with(
-        &self,
-        blocks: &Region,
-        out: &mut [u8],
-        codes: &mut PageBuffer,
-        companions: &mut [PageBuffer],
-        scratch: &mut Scratch,
-    ) -> Result<(), Error> {
-        gather(&self.codes, blocks, codes, scratch)?;
-        let mut parts = Vec::with_capacity(self.companions.len());
-        let described = self.codec.companions.iter().zip(&self.companions);
-        for ((described, (array, found)), buffer) in described.zip(&mut *companions) {
-            let part = described.region(blocks, self.shape, found);
-            let part = part.ok_or_else(|| self.too_few_axes())?;
-            gather(array, &part, buffer, scratch)?;
-            parts.push((array.dtype, part.shape()));
-        }
-        let shape = blocks.shape();
-        let views = parts.iter().zip(&*companions);
-        let views =
-            views.map(|((dtype, shape), buffer)| TensorView::new(*dtype, shape, buffer.bytes()));
-        let encoded = EncodedTensor {
-            codec: &self.codec.name,
-            tensor: TensorView::new(self.codes.dtype, &shape, codes.bytes())?,
-            companions: views.collect::<Result<_, _>>()?,
-        };
-        Ok(self.family.dequantize(&encoded, out)?)
     }
 
     fn too_few_axes(&self) -> Error {

@@ -222,6 +222,33 @@ pub enum Error {
         /// How long this process has waited since the last of them was done.
         waited: std::time::Duration,
     },
+    /// A device that an import was to use, and that does not do it, or stopped.
+    #[error("device {device} failed {doing}: {source}")]
+    Device {
+        /// Its backend and number, and its name.
+        device: String,
+        /// What it was to do, and with which tensor.
+        doing: String,
+        /// What it said.
+        source: rialto_backend::Error,
+    },
+    /// A device that makes other bytes than the processor, as with a driver that rounds otherwise.
+    #[error(
+        "device {device} decodes {tensor} to other numbers than the processor: at {index:?} it makes the BF16 {found:#06x}, \
+         expected {expected:#06x}"
+    )]
+    DeviceDiffers {
+        /// Its backend and number, and its name.
+        device: String,
+        /// The tensor.
+        tensor: String,
+        /// Index of the first element that differs.
+        index: Vec<u64>,
+        /// The element's bits.
+        expected: u16,
+        /// Those that the device made.
+        found: u16,
+    },
     /// A run that ended before its time; what it has done is kept.
     #[error("{source}")]
     Suspended {
@@ -268,6 +295,8 @@ impl Error {
         ("engine/no-checkpoint", 2),
         ("engine/other-format", 1),
         ("engine/no-manifest", 2),
+        ("engine/device", 7),
+        ("engine/device-differs", 7),
     ];
 
     /// What is wrong with a journal.
@@ -321,6 +350,8 @@ impl Error {
             Error::NoCheckpoint { .. } => "engine/no-checkpoint",
             Error::OtherFormat { .. } => "engine/other-format",
             Error::NoManifest { .. } => "engine/no-manifest",
+            Error::Device { .. } => "engine/device",
+            Error::DeviceDiffers { .. } => "engine/device-differs",
             Error::Suspended { source, .. } | Error::NotCommitted { source, .. } => source.slug(),
         }
     }
@@ -398,6 +429,10 @@ impl Error {
             Error::OthersStopped { .. } => {
                 "see what those processes said, and start all of them again"
             }
+            Error::Device { .. } => "leave `--device` out: the processor makes the same bytes",
+            Error::DeviceDiffers { .. } => {
+                "leave `--device` out, and report it to the maker of the device's driver"
+            }
             Error::Suspended { place, source } => return Some(kept(place, source)),
             Error::NotCommitted { place, source } => return Some(complete(place, source)),
         };
@@ -438,7 +473,12 @@ fn kept(place: &str, source: &Error) -> String {
         Error::SourceChanged { .. } | Error::OtherPlan { .. } => {
             format!("until then what was done lies in {partial}")
         }
-        _ if matches!(source.code(), 5 | 6 | 9) => {
+        // It was looked at now and then only: what it made before, in this attempt or an earlier one, may differ, too.
+        Error::DeviceDiffers { .. } => format!(
+            "what is done lies in {partial}, and what a device made of it may be wrong: run again without `--resume`, which \
+             begins anew"
+        ),
+        _ if matches!(source.code(), 5 | 6 | 7 | 9) => {
             format!("what is done is kept in {partial}: run again with `--resume`")
         }
         // Something has to be mended first, and other files are another plan's.
@@ -548,6 +588,21 @@ mod tests {
                 needed: 2,
             },
             Error::World { rank: 1, size: 1 },
+            Error::Device {
+                device: text(),
+                doing: text(),
+                source: rialto_backend::Error::Lost {
+                    device: text(),
+                    reason: text(),
+                },
+            },
+            Error::DeviceDiffers {
+                device: text(),
+                tensor: text(),
+                index: vec![0],
+                expected: 0,
+                found: 1,
+            },
             Error::OthersStopped {
                 place: text(),
                 ranks: vec![text()],

@@ -1,10 +1,12 @@
 //! Hugging Face to Megatron: the plan, and running it.
 
 mod importing;
+mod on_device;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use rialto_backend::Backend;
 use rialto_bridge::binding::TensorBinding;
 use rialto_bridge::{
     Bridge, Claim, Codec, Forms, KeyDecl, LayerAxis, MapOptions, Mapping, ModelSpec,
@@ -18,6 +20,7 @@ use rialto_tensor::Dtype;
 use rialto_tensor::held::Held;
 
 use crate::data_files::place;
+use crate::decoder::Decoder;
 use crate::export::is_megatron;
 use crate::reading::{Format, forms_of};
 use crate::run::{self, DEFAULT_MEMORY_BUDGET_BYTES, RunOptions, RunReport};
@@ -293,6 +296,32 @@ impl ImportPlan {
         progress: &dyn Progress,
     ) -> Result<RunReport, Error> {
         let importing = Importing::new(self, family)?;
+        run::run(&importing, &self.summary, target, options, progress)
+    }
+
+    /// [`ImportPlan::run`] with blocks decoded by a device, where what is stored means what `rialto.dequantize_block/1` does: E4M3
+    /// codes of a codec that the model's program lists. The rest is decoded by the family, and [`RunReport::device`] says which
+    /// tensors and why.
+    ///
+    /// The result is that of [`ImportPlan::run`], byte for byte, so an attempt with a device is gone on with by one without, and the
+    /// other way round. A sample of what is stored is decoded by both first: bytes are compared, and `progress` is told which
+    /// of the two is faster. Lanes share the device; its buffers come on top of the memory budget, half of that at most and never
+    /// more than 128 MiB, unless one block takes more.
+    ///
+    /// Errors: those of [`ImportPlan::run`]; [`Error::Device`] if the device does not run the operation, or stops, which keeps
+    /// what is done as other failures do; [`Error::DeviceDiffers`] if it makes other bytes, after which a run by one process
+    /// keeps nothing that the device had a part in.
+    pub fn run_on(
+        &self,
+        device: &Arc<dyn Backend>,
+        family: &dyn Bridge,
+        target: Box<dyn Target>,
+        options: &RunOptions,
+        progress: &dyn Progress,
+    ) -> Result<RunReport, Error> {
+        let (spec, codecs) = (&self.spec, &self.codecs);
+        let decoder = Decoder::new(device, family, spec, codecs, options.memory_budget_bytes)?;
+        let importing = Importing::new(self, family)?.on(&decoder);
         run::run(&importing, &self.summary, target, options, progress)
     }
 

@@ -42,6 +42,7 @@ mod beside;
 mod checks;
 mod copies;
 mod data_files;
+mod decoder;
 mod encoded;
 mod locked;
 mod order;
@@ -69,6 +70,7 @@ pub mod verify;
 pub mod weights;
 
 pub use audit::{Audit, audit};
+pub use decoder::{DecodingRates, DeviceReport, OnProcessor};
 pub use error::Error;
 pub use export::{ExportPlan, MegatronSource, is_hugging_face, run_directory};
 pub use filter::{Filter, Ranges};

@@ -13,6 +13,11 @@ pub trait Progress: Send + Sync {
         let _ = bytes;
     }
 
+    /// A line that a person should see now rather than in the report afterwards, such as that a device slows an import down.
+    fn note(&self, text: &str) {
+        let _ = text;
+    }
+
     /// The run is over, done or not.
     fn end(&self) {}
 

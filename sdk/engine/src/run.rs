@@ -184,7 +184,12 @@ pub(crate) fn run(
         Err(error) => error,
     };
     let past = Past::of(target.as_ref(), &header);
-    let is_worth_it = past.is_ok_and(|past| !past.units.is_empty());
+    // Where a device was found to differ, nobody knows since when. A sample is taken before it makes anything.
+    let is_spoiled = matches!(error, Error::DeviceDiffers { .. })
+        && conversion
+            .device()
+            .is_some_and(|device| device.decoded_bytes > 0);
+    let is_worth_it = !is_spoiled && past.is_ok_and(|past| !past.units.is_empty());
     // Others may be at work in what this process would remove.
     if is_worth_it || options.world.size > 1 {
         let place = target.name().to_owned();
@@ -311,6 +316,9 @@ impl Attempt<'_> {
         }
         let past = &past;
         let (all, done) = self.bytes(&owned, past);
+        if done < all {
+            conversion.prepare(allotment.lanes, self.progress)?;
+        }
         self.progress.begin(conversion.direction().verb(), all);
         self.progress.advance(done);
         let around = Surroundings {
@@ -553,6 +561,7 @@ impl Attempt<'_> {
             world_size: self.options.world.size,
             threads: allotment.lanes,
             memory_budget_bytes: self.options.memory_budget_bytes,
+            device: self.conversion.device(),
             source: SourceReport {
                 files: self.header.source.len() as u64,
                 bytes: self.header.source.values().map(|stamp| stamp.len).sum(),

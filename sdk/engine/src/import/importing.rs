@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rialto_bridge::{Bridge, KeyDecl, Piece};
-use rialto_checkpoint::hf::HfCheckpoint;
+use rialto_checkpoint::hf::{HfCheckpoint, HfTensor};
 use rialto_checkpoint::run_config::{RUN_CONFIG, run_config_yaml};
 use rialto_checkpoint::store::Stamp;
 use rialto_checkpoint::torch_dist::{self, Body, PlannedItem};
@@ -13,16 +13,20 @@ use super::{ITERATION, ImportPlan};
 use crate::array::Values;
 use crate::assemble::Part;
 use crate::beside::BESIDE_FILE;
+use crate::decoder::Decoder;
+use crate::encoded::{self, Encoded};
 use crate::params::touches;
 use crate::run::{Conversion, DataFile, Entry, Frame, Output, Reading, SmallFiles, WriteAt};
 use crate::side_files::{SOURCE_DIRECTORY, stamps, total_bytes};
-use crate::{Direction, Error, Progress, copies, encoded};
+use crate::{DeviceReport, Direction, Error, Progress, copies};
 
 /// A plan with its source and its family.
 pub(crate) struct Importing<'a> {
-    plan: &'a ImportPlan,
-    family: &'a dyn Bridge,
+    pub(super) plan: &'a ImportPlan,
+    pub(super) family: &'a dyn Bridge,
     source: &'a HfCheckpoint,
+    /// What decodes tensors in the family's place.
+    pub(super) decoder: Option<&'a Decoder>,
     keys: HashMap<(&'a str, Option<u64>), &'a KeyDecl>,
     /// The pieces of each param.
     pieces: Vec<Vec<&'a Piece>>,
@@ -55,6 +59,7 @@ impl<'a> Importing<'a> {
             plan,
             family,
             source,
+            decoder: None,
             keys: keys.collect(),
             readings: Vec::new(),
             files: Vec::new(),
@@ -66,6 +71,14 @@ impl<'a> Importing<'a> {
             .collect();
         importing.files = importing.data_files();
         Ok(importing)
+    }
+
+    /// The same with a device that decodes what it takes.
+    pub(super) fn on(self, decoder: &'a Decoder) -> Importing<'a> {
+        Importing {
+            decoder: Some(decoder),
+            ..self
+        }
     }
 
     pub(crate) fn plan(&self) -> &'a ImportPlan {
@@ -83,11 +96,24 @@ impl<'a> Importing<'a> {
 
     /// A tensor of the mapping, decoded if it is encoded.
     pub(crate) fn tensor(&self, tensor: usize) -> Box<dyn Values + Sync + '_> {
-        let at = |position: usize| &self.source.tensors()[self.plan.stored[position]];
-        let stored = &self.source.tensors()[self.position(tensor)];
-        let encoding = self.plan.binding.encodings[tensor].as_ref();
-        let (family, codecs) = (Some(self.family), &self.plan.codecs);
-        encoded::values(family, codecs, self.source, stored, encoding, at)
+        match self.encoded(tensor) {
+            Some(encoded) => Box::new(encoded),
+            None => Box::new(encoded::stored(self.source, self.stored(tensor))),
+        }
+    }
+
+    /// A tensor of the mapping with what decodes it, if it is encoded.
+    pub(super) fn encoded(&self, tensor: usize) -> Option<Encoded<'_>> {
+        let (codec, companions) = self.plan.binding.encodings[tensor].as_ref()?;
+        let at = |&position: &usize| &self.source.tensors()[self.plan.stored[position]];
+        let companions: Vec<_> = companions.iter().map(at).collect();
+        let stored = self.stored(tensor);
+        // Why a device does not take it is said once, in the report.
+        let device = self.decoder;
+        let device = device.filter(|device| device.takes(*codec, stored.dtype).is_ok());
+        let codec = &self.plan.codecs[*codec];
+        let encoded = Encoded::new(self.family, codec, self.source, stored, &companions);
+        Some(encoded.on(device))
     }
 
     /// A name inside the iteration directory.
@@ -132,7 +158,7 @@ impl<'a> Importing<'a> {
                 continue;
             };
             let codec = &self.plan.codecs[*codec];
-            let stored = &self.source.tensors()[self.position(piece.tensor)];
+            let stored = self.stored(piece.tensor);
             reading.dtype = codec.decoded;
             reading.code_bytes = stored.dtype.size_bytes();
             // Blocks count from the last axis; 0 is a whole axis.
@@ -148,9 +174,9 @@ impl<'a> Importing<'a> {
         reading
     }
 
-    /// Where in the source a tensor of the mapping stands.
-    fn position(&self, tensor: usize) -> usize {
-        self.plan.stored[self.plan.binding.tensors[tensor]]
+    /// A tensor of the mapping in the source.
+    pub(super) fn stored(&self, tensor: usize) -> &'a HfTensor {
+        &self.source.tensors()[self.plan.stored[self.plan.binding.tensors[tensor]]]
     }
 
     fn key(&self, item: &PlannedItem, region: &Region) -> &'a KeyDecl {
@@ -273,6 +299,18 @@ impl Conversion for Importing<'_> {
         Ok(())
     }
 
+    fn prepare(&self, lanes: usize, progress: &dyn Progress) -> Result<(), Error> {
+        match self.decoder {
+            Some(decoder) => self.sample(decoder, lanes, progress),
+            None => Ok(()),
+        }
+    }
+
+    fn device(&self) -> Option<DeviceReport> {
+        let decoder = self.decoder?;
+        Some(decoder.report(self.share(decoder)))
+    }
+
     fn check_after(&self, _: &dyn Progress) -> Result<(), Error> {
         Ok(())
     }
@@ -314,6 +352,7 @@ impl Conversion for Importing<'_> {
         stamps(self.source.store().as_ref(), "")
     }
 
+    /// The device is not among it: its bytes are those of the processor, so an attempt on one goes on with the other's.
     fn identify(&self, hasher: &mut blake3::Hasher) {
         let plan = self.plan;
         let family = self.family.describe();
@@ -326,7 +365,7 @@ impl Conversion for Importing<'_> {
             plan.spec, plan.layout, plan.codecs
         ));
         for piece in plan.mapping.pieces() {
-            let tensor = &self.source.tensors()[self.position(piece.tensor)];
+            let tensor = self.stored(piece.tensor);
             let encoding = &plan.binding.encodings[piece.tensor];
             say(format!("{piece:?} {tensor:?} {encoding:?}\n"));
         }

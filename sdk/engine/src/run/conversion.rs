@@ -9,7 +9,7 @@ use rialto_tensor::{Dtype, Region, Shape};
 use super::small::SmallFiles;
 use super::unit::{Group, Output};
 use crate::assemble::Part;
-use crate::{Direction, Error, Progress};
+use crate::{DeviceReport, Direction, Error, Progress};
 
 /// Takes bytes that go to an offset of a file.
 pub(crate) type WriteAt<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), Error>;
@@ -38,6 +38,17 @@ pub(crate) trait Conversion: Sync {
 
     /// Compares what is to be compared before anything is written.
     fn check_before(&self, progress: &dyn Progress) -> Result<(), Error>;
+
+    /// Tries what is worked with on so many lanes, before anything of this attempt is written and only if there is something to do.
+    fn prepare(&self, lanes: usize, progress: &dyn Progress) -> Result<(), Error> {
+        let _ = (lanes, progress);
+        Ok(())
+    }
+
+    /// What a device has done, if there is one.
+    fn device(&self) -> Option<DeviceReport> {
+        None
+    }
 
     /// Compares what can be compared only once all has been read.
     fn check_after(&self, progress: &dyn Progress) -> Result<(), Error>;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::Summary;
+use crate::{DeviceReport, Summary};
 
 /// What a run did. Times and places differ from run to run, so no two reports are equal; the result does not depend on them.
 #[derive(Clone, Debug, Serialize)]
@@ -31,6 +31,9 @@ pub struct RunReport {
     pub threads: usize,
     /// Memory that data buffers could take.
     pub memory_budget_bytes: u64,
+    /// The device that decoded blocks, if not the processor did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceReport>,
     /// The source.
     pub source: SourceReport,
     /// The result.
