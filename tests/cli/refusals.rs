@@ -42,6 +42,24 @@ fn what_cannot_be_imported_leaves_nothing_behind() {
             2,
             "store/not-a-directory",
         ),
+        (
+            vec![
+                text(&fixture("glm53-tiny")).to_owned(),
+                "--device".to_owned(),
+                "abacus".to_owned(),
+            ],
+            2,
+            "backend/unknown",
+        ),
+        (
+            vec![
+                text(&fixture("glm53-tiny")).to_owned(),
+                "--device".to_owned(),
+                "cpu:1".to_owned(),
+            ],
+            5,
+            "backend/no-device",
+        ),
     ];
     for (mut arguments, code, slug) in cases {
         arguments.insert(0, "import".to_owned());

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use bytesize::ByteSize;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use rialto_backend::Choice;
 use rialto_bridge::settings::{FIELD_NAME, is_field_name};
 use rialto_bridge::{LayerAxis, Mesh, MtpPolicy, StageChoice};
 use rialto_engine::{ChunkChoice, DtypeChoice, ExportOptions, Options};
@@ -129,6 +130,15 @@ pub(crate) struct Import {
     pub(crate) options: ImportOptions,
     #[command(flatten)]
     pub(crate) run: RunFlags,
+    /// Device that decodes block-scaled weights, as `rialto backend list` names it; the result is the same, and it is said if the
+    /// processor is faster. Its memory comes on top: half of --memory-budget at most
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        default_value = "cpu",
+        help_heading = "How it is run"
+    )]
+    pub(crate) device: Choice,
 }
 
 /// What a user may ask of an import; `plan` takes the same.

@@ -83,6 +83,11 @@ impl Progress for Bar<'_> {
         });
     }
 
+    fn note(&self, text: &str) {
+        // Not into the bar.
+        self.with(|state| state.bar.suspend(|| self.output.note(text)));
+    }
+
     fn end(&self) {
         self.with(|state| state.bar.finish_and_clear());
     }

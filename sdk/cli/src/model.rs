@@ -1,4 +1,4 @@
-//! A checkpoint's model on a device: what `run` and `compare` do first.
+//! Devices, and a checkpoint's model on one: what `run` and `compare` do first.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,12 +41,30 @@ pub(crate) fn open(
         threads: flags.threads,
     };
     let device = backends().open(choice, &options)?;
+    say(device.as_ref(), output);
+    Ok(device)
+}
+
+/// Opens the device that decodes the blocks of an import and says which; none for the processor, on which the family does it. No
+/// library of a GPU is looked for then.
+pub(crate) fn open_decoder(
+    choice: &Choice,
+    output: &Output,
+) -> Result<Option<Arc<dyn Backend>>, Failure> {
+    if choice.backend == "cpu" && choice.index == 0 {
+        return Ok(None);
+    }
+    let device = backends().open(choice, &OpenOptions::default())?;
+    say(device.as_ref(), output);
+    Ok(Some(device))
+}
+
+fn say(device: &dyn Backend, output: &Output) {
     let info = device.device();
     output.note(&format!(
         "device {}:{}: {}",
         info.backend, info.index, info.name
     ));
-    Ok(device)
 }
 
 /// A model with what is to be told of it.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use indicatif::{BinaryBytes, HumanDuration};
 use rialto_bridge::{Mesh, Rank};
 use rialto_engine::{
-    ChunkChoice, Direction, DtypeChoice, Rates, RunReport, Side, StageShare, Suggestions, Summary,
+    ChunkChoice, DeviceReport, Direction, DtypeChoice, Rates, RunReport, Side, StageShare,
+    Suggestions, Summary,
 };
 use serde::Serialize;
 
@@ -177,6 +178,8 @@ impl Serialize for Done<'_> {
             world_size: u64,
             bytes_found_done: u64,
             manifest_blake3: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            device: Option<&'a DeviceReport>,
         }
         let report = self.report;
         Document {
@@ -188,6 +191,7 @@ impl Serialize for Done<'_> {
             world_size: report.world_size,
             bytes_found_done: report.bytes_found_done,
             manifest_blake3: report.result.manifest_blake3.as_deref(),
+            device: report.device.as_ref(),
         }
         .serialize(serializer)
     }
@@ -216,11 +220,38 @@ impl Report for Done<'_> {
             bytes((written as f64 / report.seconds.max(1e-9)) as u64),
             self.place
         ));
+        lines.extend(report.device.iter().flat_map(decoded));
         if let Some(digest) = &report.result.manifest_blake3 {
             lines.push(format!("manifest {digest}"));
         }
         lines
     }
+}
+
+/// What a device decoded, and what it did not.
+fn decoded(report: &DeviceReport) -> Vec<String> {
+    let device = &report.device;
+    let mut lines = vec![format!(
+        "decoded {} on {}:{}, {}{}",
+        bytes(report.decoded_bytes),
+        device.backend,
+        device.index,
+        device.name,
+        match report.is_slower {
+            true => ", slower than the processor",
+            false => "",
+        }
+    )];
+    lines.extend(report.on_processor.iter().map(|other| {
+        format!(
+            "decoded on the processor: {} tensors of {} in {} ({})",
+            count(other.tensors),
+            other.dtype,
+            other.codec,
+            other.reason
+        )
+    }));
+    lines
 }
 
 /// A process that came when the others had made the result, printed.

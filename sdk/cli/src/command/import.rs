@@ -9,13 +9,14 @@ use crate::command::{as_one_of, run_options};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::report::Done;
-use crate::{families, interrupt, places};
+use crate::{families, interrupt, model, places};
 
 pub(crate) fn run(import: &Import, common: &Common, output: &Output) -> Result<(), Failure> {
     interrupt::listen()?;
     let (world, launcher) = crate::world::of(&import.run, |name| std::env::var(name).ok())?;
     let store = places::open_with(&import.source, import.run.access())?;
     refuse_overlap(&import.source, &import.target)?;
+    let device = model::open_decoder(&import.device, output)?;
     interrupt::check()?;
     let family = families::claim(common, &source_config(store.as_ref())?, output)?;
     let plan = ImportPlan::new(family.as_ref(), store, &import.options.resolve())?;
@@ -28,7 +29,13 @@ pub(crate) fn run(import: &Import, common: &Common, output: &Output) -> Result<(
         &import.run,
         output,
         has_made,
-        |target| Ok(plan.run(family.as_ref(), target, &options, &Bar::new(output))?),
+        |target| {
+            let (family, bar) = (family.as_ref(), Bar::new(output));
+            Ok(match &device {
+                Some(device) => plan.run_on(device, family, target, &options, &bar)?,
+                None => plan.run(family, target, &options, &bar)?,
+            })
+        },
     )?;
     let Some(report) = report else {
         return Ok(());
