@@ -17,14 +17,10 @@ fn registry() -> Registry {
 }
 
 fn cpu(threads: usize) -> Arc<dyn Backend> {
-    let choice = Choice {
-        backend: "cpu".to_owned(),
-        index: 0,
-    };
     let options = OpenOptions {
         threads: NonZeroUsize::new(threads),
     };
-    let opened = registry().open(&choice, &options);
+    let opened = registry().open(&Choice::first("cpu"), &options);
     opened.unwrap_or_else(|error| panic!("every machine has a processor: {error}"))
 }
 

@@ -1,11 +1,12 @@
 //! A device that answers with the middle of what the oracle allows, rounded. It stands in where the suite itself is tested: what
 //! nothing is wrong with passes, and each fault that is planted into it is found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rialto_backend::{
-    Backend, Buffer, Capabilities, DeviceInfo, Error, OpCall, Operand, Recording, TensorType,
+    Backend, Buffer, Capabilities, DeviceInfo, DeviceKind, Error, OpCall, Operand, Recording,
+    TensorType,
 };
 use rialto_program::Op;
 use rialto_tensor::Dtype;
@@ -28,8 +29,11 @@ impl Ideal {
                 backend: "ideal".to_owned(),
                 index: 0,
                 name: "the oracle, rounded".to_owned(),
+                kind: DeviceKind::Software,
                 memory_bytes: None,
                 details: BTreeMap::new(),
+                limits: BTreeMap::new(),
+                features: BTreeSet::new(),
             },
             capabilities: Capabilities {
                 ops: Op::NAMES.iter().map(|&name| name.to_owned()).collect(),

@@ -30,11 +30,7 @@ pub fn skip(what: &str, why: &str) {
 /// As [`skip`].
 #[must_use]
 pub fn device_or_skip(registry: &Registry, backend: &str) -> Option<Arc<dyn Backend>> {
-    let choice = Choice {
-        backend: backend.to_owned(),
-        index: 0,
-    };
-    match registry.open(&choice, &OpenOptions::default()) {
+    match registry.open(&Choice::first(backend), &OpenOptions::default()) {
         Ok(device) => Some(device),
         Err(error) => {
             skip(backend, &error.to_string());

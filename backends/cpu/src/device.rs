@@ -1,13 +1,13 @@
 //! The driver, and the opened device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use rialto_backend::{
-    Backend, Buffer, Capabilities, DeviceInfo, Driver, Error, OpCall, OpenOptions, Probe,
-    Recording, TensorType,
+    Backend, Buffer, Capabilities, DeviceInfo, DeviceKind, Driver, Error, OpCall, OpenOptions,
+    Probe, Recording, TensorType,
 };
 use rialto_program::Op;
 use rialto_tensor::{Dtype, simd};
@@ -35,7 +35,7 @@ impl Driver for CpuDriver {
     fn probe(&self) -> Probe {
         Probe {
             devices: vec![describe()],
-            absent: None,
+            ..Probe::default()
         }
     }
 
@@ -44,8 +44,9 @@ impl Driver for CpuDriver {
             0 => Ok(Arc::new(CpuBackend::open(options)?)),
             _ => Err(Error::NoDevice {
                 backend: NAME.to_owned(),
-                index,
+                asked: index.to_string(),
                 reason: "all processors are device 0".to_owned(),
+                probe: Box::new(self.probe()),
             }),
         }
     }
@@ -62,8 +63,11 @@ fn describe() -> DeviceInfo {
         backend: NAME.to_owned(),
         index: 0,
         name: facts::processor(),
+        kind: DeviceKind::Processor,
         memory_bytes: facts::memory_bytes(),
         details: BTreeMap::from(details.map(|(key, value)| (key.to_owned(), value))),
+        limits: BTreeMap::new(),
+        features: BTreeSet::new(),
     }
 }
 

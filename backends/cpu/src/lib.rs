@@ -18,7 +18,7 @@
 //! use rialto_tensor::Dtype;
 //!
 //! let registry = Registry::new().with(CpuDriver);
-//! let device = registry.open(&Choice { backend: "cpu".to_owned(), index: 0 }, &OpenOptions::default())?;
+//! let device = registry.open(&Choice::first("cpu"), &OpenOptions::default())?;
 //! let vector = TensorType::new(Dtype::F32, [2]);
 //! let (x, out) = (device.allocate(&vector)?, device.allocate(&vector)?);
 //! let call = OpCall::new(Scale { factor: 3.0 }.into(), [Operand::from(x.clone())], [out.clone()])?;

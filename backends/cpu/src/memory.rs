@@ -46,9 +46,13 @@ impl Memory {
     }
 
     /// Bytes of all shares that there are.
-    #[cfg(test)]
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that all shares may have.
+    pub(crate) fn most(&self) -> Option<u64> {
+        self.most
     }
 }
 

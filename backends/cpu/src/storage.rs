@@ -142,6 +142,8 @@ impl Storage {
             return Err(Error::Memory {
                 device: device.to_owned(),
                 bytes,
+                used_bytes: Some(queue.memory.held()),
+                most_bytes: queue.memory.most(),
             });
         };
         Ok(Storage {

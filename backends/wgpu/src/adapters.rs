@@ -1,17 +1,31 @@
 //! Adapters: what is there, and how one is opened.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rialto_backend::{Backend, DeviceInfo, Driver, Error, OpenOptions, Probe};
+use rialto_backend::{Backend, Driver, Error, OpenOptions, Probe};
 
 use crate::device::{NAME, WgpuBackend};
+use crate::probe::{Seen, Sorted, sort};
 use crate::settings::Settings;
+use crate::wait::{DRIVER_DEADLINE, done, within};
+
+/// Variables that say where Vulkan's loader looks for drivers: worth a word if it finds none.
+const LOADER_VARIABLES: [&str; 3] = [
+    "VK_DRIVER_FILES",
+    "VK_ICD_FILENAMES",
+    "VK_LOADER_DRIVERS_DISABLE",
+];
 
 /// Finds adapters of Vulkan, Metal and DirectX 12.
 #[derive(Clone, Debug, Default)]
 pub struct WgpuDriver {
     settings: Settings,
+}
+
+/// What drivers gave, and what became of it.
+struct Found {
+    adapters: Vec<wgpu::Adapter>,
+    sorted: Sorted,
 }
 
 impl WgpuDriver {
@@ -32,71 +46,70 @@ impl WgpuDriver {
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
+
+    /// Asks the drivers, which may take long to answer. Errors: the reason why there is no answer.
+    fn find(&self) -> Result<Found, String> {
+        let enumerate = || {
+            let descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+            let instance = wgpu::Instance::new(descriptor);
+            done(instance.enumerate_adapters(wgpu::Backends::PRIMARY))
+        };
+        let adapters = within(DRIVER_DEADLINE, enumerate).ok_or_else(|| {
+            let seconds = DRIVER_DEADLINE.as_secs();
+            format!("drivers did not say within {seconds} s which adapters there are")
+        })?;
+        let adapters = adapters.unwrap_or_default();
+        let seen: Vec<Seen> = adapters.iter().map(Seen::of).collect();
+        Ok(Found {
+            sorted: sort(&seen, &self.settings, &asked()),
+            adapters,
+        })
+    }
+
+    /// An adapter by its number, as a type of its own: tests make it fail.
+    #[doc(hidden)]
+    pub fn open_adapter(&self, index: usize) -> Result<WgpuBackend, Error> {
+        let refused = |reason: String, probe: Probe| Error::NoDevice {
+            backend: NAME.to_owned(),
+            asked: index.to_string(),
+            reason,
+            probe: Box::new(probe),
+        };
+        let mut found = match self.find() {
+            Ok(found) => found,
+            Err(reason) => return Err(refused(reason, Probe::default())),
+        };
+        let probe = found.sorted.probe;
+        let (Some(info), Some(&place)) = (probe.devices.get(index), found.sorted.places.get(index))
+        else {
+            return Err(refused(String::new(), probe));
+        };
+        let adapter = found.adapters.swap_remove(place);
+        WgpuBackend::open(adapter, info.clone(), &self.settings)
+            .map_err(|reason| refused(format!("it cannot be opened: {reason}"), probe))
+    }
 }
 
-/// Adapters that can compute, hardware before software, each with its description; and why others cannot.
-fn adapters() -> (Vec<(wgpu::Adapter, DeviceInfo)>, Vec<String>) {
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
-    let found = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
-    let mut rejected = Vec::new();
-    let mut kept: Vec<wgpu::Adapter> = Vec::new();
-    for adapter in found {
-        let (info, limits) = (adapter.get_info(), adapter.limits());
-        match limits.max_compute_invocations_per_workgroup {
-            0 => rejected.push(format!(
-                "{} ({}) has no compute shaders",
-                info.name, info.backend
-            )),
-            _ => kept.push(adapter),
+/// The interfaces that are asked for adapters, and what the environment tells their loaders.
+fn asked() -> String {
+    let apis = wgpu::Instance::enabled_backend_features() & wgpu::Backends::PRIMARY;
+    let names = [
+        (wgpu::Backends::VULKAN, "Vulkan"),
+        (wgpu::Backends::METAL, "Metal"),
+        (wgpu::Backends::DX12, "DirectX 12"),
+    ];
+    let names: Vec<&str> = names
+        .iter()
+        .filter(|(api, _)| apis.contains(*api))
+        .map(|(_, name)| *name)
+        .collect();
+    let mut text = names.join(" or ");
+    for variable in LOADER_VARIABLES {
+        if let Some(value) = std::env::var_os(variable) {
+            text.push_str(&format!(" ({variable} is {value:?})"));
         }
     }
-    kept.sort_by_key(|adapter| match adapter.get_info().device_type {
-        wgpu::DeviceType::DiscreteGpu => 0,
-        wgpu::DeviceType::IntegratedGpu => 1,
-        wgpu::DeviceType::VirtualGpu => 2,
-        wgpu::DeviceType::Other => 3,
-        wgpu::DeviceType::Cpu => 4,
-    });
-    let described = kept.into_iter().enumerate().map(|(index, adapter)| {
-        let described = describe(index, &adapter);
-        (adapter, described)
-    });
-    (described.collect(), rejected)
-}
-
-fn describe(index: usize, adapter: &wgpu::Adapter) -> DeviceInfo {
-    let (info, limits) = (adapter.get_info(), adapter.limits());
-    let kind = match info.device_type {
-        wgpu::DeviceType::Cpu => "software",
-        _ => "hardware",
-    };
-    let mut details = BTreeMap::from([
-        ("api".to_owned(), info.backend.to_string()),
-        ("kind".to_owned(), kind.to_owned()),
-        (
-            "largest binding".to_owned(),
-            limits.max_storage_buffer_binding_size.to_string(),
-        ),
-    ]);
-    if !info.driver.is_empty() {
-        let driver = format!("{} {}", info.driver, info.driver_info);
-        details.insert("driver".to_owned(), driver.trim().to_owned());
-    }
-    DeviceInfo {
-        backend: NAME.to_owned(),
-        index,
-        name: info.name,
-        memory_bytes: None,
-        details,
-    }
-}
-
-/// Why there is no device, with what was seen.
-fn absent(rejected: &[String]) -> String {
-    match rejected {
-        [] => "no adapter was found: no driver of Vulkan, Metal or DirectX 12".to_owned(),
-        rejected => rejected.join("; "),
-    }
+    text
 }
 
 impl Driver for WgpuDriver {
@@ -105,27 +118,16 @@ impl Driver for WgpuDriver {
     }
 
     fn probe(&self) -> Probe {
-        let (found, rejected) = adapters();
-        Probe {
-            absent: found.is_empty().then(|| absent(&rejected)),
-            devices: found.into_iter().map(|(_, described)| described).collect(),
+        match self.find() {
+            Ok(found) => found.sorted.probe,
+            Err(reason) => Probe {
+                absent: Some(reason),
+                ..Probe::default()
+            },
         }
     }
 
     fn open(&self, index: usize, _: &OpenOptions) -> Result<Arc<dyn Backend>, Error> {
-        let (mut found, rejected) = adapters();
-        if index >= found.len() {
-            let reason = match found.len() {
-                0 => absent(&rejected),
-                count => format!("it has {count}"),
-            };
-            return Err(Error::NoDevice {
-                backend: NAME.to_owned(),
-                index,
-                reason,
-            });
-        }
-        let (adapter, info) = found.swap_remove(index);
-        Ok(Arc::new(WgpuBackend::open(&adapter, info, &self.settings)?))
+        Ok(Arc::new(self.open_adapter(index)?))
     }
 }

@@ -35,10 +35,10 @@ pub struct WgpuBackend {
 
 impl WgpuBackend {
     pub(crate) fn open(
-        adapter: &wgpu::Adapter,
+        adapter: wgpu::Adapter,
         info: DeviceInfo,
         settings: &Settings,
-    ) -> Result<WgpuBackend, Error> {
+    ) -> Result<WgpuBackend, String> {
         let shared = Arc::new(Shared::open(adapter, &info, settings)?);
         Ok(WgpuBackend {
             capabilities: Capabilities {
@@ -52,6 +52,12 @@ impl WgpuBackend {
             shared,
             staged: AtomicU64::new(0),
         })
+    }
+
+    /// Loses the device, as if its driver had failed: tests see what becomes of it, and of others.
+    #[doc(hidden)]
+    pub fn lose(&self) {
+        self.shared.lose();
     }
 
     fn range(&self, buffer: &Buffer, begin: u64, length: usize) -> Result<Arc<Memory>, Error> {
@@ -72,13 +78,16 @@ impl WgpuBackend {
     /// Whole words into a buffer. wgpu has a copy of them until something is submitted and done, which while a model is loaded, or
     /// experts are brought, would be all of them: so it is waited for now and then.
     fn write_words(&self, target: &wgpu::Buffer, begin: u64, words: &[u8]) -> Result<(), Error> {
-        self.shared.queue.write_buffer(target, begin, words);
         let more = words.len() as u64;
+        self.shared.guarded(more, || {
+            self.shared.queue.write_buffer(target, begin, words);
+            Ok(())
+        })?;
         if self.staged.fetch_add(more, Ordering::Relaxed) + more < STAGED_BYTES {
             return Ok(());
         }
         self.staged.store(0, Ordering::Relaxed);
-        self.shared.queue.submit([]);
+        self.shared.guarded(more, || self.shared.submit([]))?;
         self.shared.wait()
     }
 
@@ -86,26 +95,29 @@ impl WgpuBackend {
     fn read_words(&self, source: &wgpu::Buffer, begin: u64, bytes: &mut [u8]) -> Result<(), Error> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let length = bytes.len() as u64;
-        let staging = self.shared.allocate(length, usage)?;
-        let mut encoder = self
-            .shared
-            .device
-            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        encoder.copy_buffer_to_buffer(source, begin, &staging, 0, length);
-        self.shared.queue.submit([encoder.finish()]);
+        let staging = self.shared.create(length, usage)?;
         let (told, mapped) = mpsc::channel();
-        staging
-            .slice(..)
-            .map_async(wgpu::MapMode::Read, move |result| {
-                // Nobody listens only where waiting has failed.
-                let _ = told.send(result);
-            });
+        self.shared.guarded(length, || {
+            let mut encoder = self
+                .shared
+                .device
+                .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            encoder.copy_buffer_to_buffer(source, begin, &staging, 0, length);
+            self.shared.submit([encoder.finish()])?;
+            staging
+                .slice(..)
+                .map_async(wgpu::MapMode::Read, move |result| {
+                    // Nobody listens only where waiting has failed.
+                    let _ = told.send(result);
+                });
+            Ok(())
+        })?;
         self.shared.wait()?;
         // It may be told by another thread, which waits for the same device and is not done telling yet.
         match mapped.recv_timeout(self.shared.deadline) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(self.shared.lost(&error.to_string())),
-            Err(_) => return Err(self.shared.lost("memory was not mapped in time")),
+            Err(_) => return Err(self.shared.late()),
         }
         let view = staging.slice(..).get_mapped_range();
         let view = view.map_err(|error| self.shared.lost(&error.to_string()))?;
@@ -161,7 +173,7 @@ impl Backend for WgpuBackend {
                 self.write_words(buffer, first, &words)?;
             }
         }
-        self.shared.check()
+        Ok(())
     }
 
     fn read(&self, buffer: &Buffer, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), Error> {

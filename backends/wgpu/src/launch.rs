@@ -198,13 +198,13 @@ impl Launch {
         for (number, binding) in (1..).zip(&self.bindings) {
             let bound = binding.memory.bind(&binding.elements, binding.unit)?;
             params[4 * BASES + number] = bound.base;
-            bindings.push((bound.buffer.clone(), bound.offset, bound.size));
+            bindings.push((Arc::clone(bound.buffer), bound.offset, bound.size));
         }
         let groups = match self.indirect {
             None => Groups::Are(self.groups),
             Some((memory, word)) => {
                 let bound = memory.bind(&(0..memory.elements()), Unit::Words)?;
-                Groups::At(bound.buffer.clone(), 4 * word)
+                Groups::At(Arc::clone(bound.buffer), 4 * word)
             }
         };
         Ok(Some(Step {

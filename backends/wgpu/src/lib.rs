@@ -6,9 +6,12 @@
 //! | module | noun |
 //! |---|---|
 //! | [`adapters`] | what is there, and how it is opened |
+//! | `probe` | which adapters are devices, and why others are not |
 //! | [`settings`] | how much of an adapter is used |
 //! | [`device`] | an opened device |
 //! | `shared` | what it shares with its recordings |
+//! | `budget` | the memory that buffers share |
+//! | `wait` | waits, each of which ends |
 //! | `storage` | memory behind a buffer |
 //! | `shader` | shaders, and how lines that they share are written |
 //! | `launch` | a dispatch that is being put together |
@@ -29,6 +32,7 @@
 
 pub mod adapters;
 mod attention;
+mod budget;
 mod cache;
 pub mod device;
 mod indexer;
@@ -38,6 +42,7 @@ mod moe;
 mod norm;
 mod ops;
 mod plain;
+mod probe;
 mod quant;
 mod recording;
 mod replay;
@@ -47,6 +52,7 @@ pub mod settings;
 mod shader;
 mod shared;
 mod storage;
+mod wait;
 
 pub use adapters::WgpuDriver;
 pub use device::WgpuBackend;

@@ -251,17 +251,13 @@ impl WgpuRecording {
             taken: Vec::new(),
             free: Vec::new(),
         };
-        let invalid = shared
-            .device
-            .push_error_scope(wgpu::ErrorFilter::Validation);
-        for call in calls {
-            ops::record(call, &mut recorder)?;
-            recorder.end_of_call();
-        }
-        let replay = Replay::new(recorder.steps, shared)?;
-        if let Some(error) = pollster::block_on(invalid.pop()) {
-            return Err(shared.lost(&format!("a call could not be recorded: {error}")));
-        }
+        let replay = shared.guarded(0, || {
+            for call in calls {
+                ops::record(call, &mut recorder)?;
+                recorder.end_of_call();
+            }
+            Replay::new(recorder.steps, shared)
+        })?;
         Ok(WgpuRecording { replay })
     }
 }

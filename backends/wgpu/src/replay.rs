@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use rialto_backend::{Counts, Error};
 
+use crate::budget::Allocation;
 use crate::shader::PARAMS;
 use crate::shared::Shared;
 
 /// Workgroups along the first axis before the second begins.
-const FOLD: u64 = 65_535;
+pub(crate) const FOLD: u64 = 65_535;
 
 /// Bytes from the params of a dispatch to those of the next: what a binding of a uniform begins at a multiple of.
 const STRIDE: u64 = 256;
@@ -21,7 +22,7 @@ pub(crate) enum Groups {
     /// So many.
     Are(u64),
     /// Three words of a buffer say it, from a byte on.
-    At(wgpu::Buffer, u64),
+    At(Arc<Allocation>, u64),
 }
 
 /// A dispatch with what is bound.
@@ -31,7 +32,7 @@ pub(crate) struct Step {
     /// Words of the uniform.
     pub(crate) params: Vec<u32>,
     /// Buffer, first byte and bytes, by number of binding, from 1.
-    pub(crate) bindings: Vec<(wgpu::Buffer, u64, u64)>,
+    pub(crate) bindings: Vec<(Arc<Allocation>, u64, u64)>,
     pub(crate) groups: Groups,
     pub(crate) work: u64,
 }
@@ -40,6 +41,8 @@ struct Dispatch {
     pipeline: Arc<wgpu::ComputePipeline>,
     bindings: wgpu::BindGroup,
     groups: Groups,
+    /// What is bound, whose bytes count as long as the recording has it.
+    _bound: Vec<Arc<Allocation>>,
     /// Whether it is the last of a submit.
     ends: bool,
 }
@@ -48,6 +51,7 @@ struct Dispatch {
 pub(crate) struct Replay {
     shared: Arc<Shared>,
     dispatches: Vec<Dispatch>,
+    _uniform: Allocation,
     counts: Counts,
 }
 
@@ -106,6 +110,7 @@ impl Replay {
                 pipeline: step.pipeline,
                 bindings,
                 groups: step.groups,
+                _bound: step.bindings.into_iter().map(|(bound, ..)| bound).collect(),
                 ends,
             });
         }
@@ -115,6 +120,7 @@ impl Replay {
         Ok(Replay {
             shared: Arc::clone(shared),
             dispatches,
+            _uniform: uniform,
             counts,
         })
     }
@@ -123,9 +129,14 @@ impl Replay {
         self.counts
     }
 
-    /// Submits all of it. A command buffer of this API can be submitted once: it is encoded anew, from bind groups that stay.
+    /// Submits all of it. A command buffer of this API can be submitted once: it is encoded anew, from bind groups that stay. Errors:
+    /// [`Error::Lost`], [`Error::Deadline`].
     pub(crate) fn run(&self) -> Result<(), Error> {
         self.shared.check()?;
+        self.shared.guarded(0, || self.submit())
+    }
+
+    fn submit(&self) -> Result<(), Error> {
         for dispatches in self.dispatches.split_inclusive(|dispatch| dispatch.ends) {
             let mut encoder = self
                 .shared
@@ -144,8 +155,8 @@ impl Replay {
                 }
             }
             drop(pass);
-            self.shared.queue.submit([encoder.finish()]);
+            self.shared.submit([encoder.finish()])?;
         }
-        self.shared.check()
+        Ok(())
     }
 }

@@ -14,9 +14,9 @@ pub struct Settings {
     pub invocations: Option<u32>,
     /// Most multiplications and additions of a dispatch; what takes more is several.
     pub dispatch_work: Option<u64>,
-    /// Most bytes that buffers have together.
+    /// Most bytes that buffers have together, those of recordings among them. More is refused.
     pub memory_bytes: Option<u64>,
-    /// How long the device may take for what was submitted.
+    /// How long the device may take for what was submitted. Afterwards it is not used again.
     pub deadline: Duration,
     /// Parts of shaders and what stands in their place, by the shader's name: tests plant faults with it.
     #[doc(hidden)]

@@ -1,14 +1,16 @@
-//! What an opened device and its recordings share: queue, pipelines, and whether it was lost.
+//! What an opened device and its recordings share: queue, memory, pipelines, and whether it has failed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rialto_backend::{DeviceInfo, Error};
+use rialto_backend::{DeviceInfo, DeviceKind, Error};
 
-use crate::device::NAME;
+use crate::budget::{Allocation, Budget};
 use crate::settings::Settings;
 use crate::shader;
+use crate::wait::{self, DRIVER_DEADLINE, done, within};
 
 /// What a device allows.
 #[derive(Clone, Copy, Debug)]
@@ -27,19 +29,39 @@ impl Limits {
     }
 }
 
+/// How many submissions hardware may be behind: enough that it never waits for the host. Software computes where the host does, and
+/// Mesa's waits inside of a submission until the one before is done, for ever if need be.
+const AHEAD: usize = 8;
+
 /// What recordings share with their device.
 pub(crate) struct Shared {
     pub(crate) device: wgpu::Device,
-    pub(crate) queue: wgpu::Queue,
+    pub(crate) queue: Queue,
     pub(crate) name: String,
     pub(crate) limits: Limits,
     pub(crate) deadline: Duration,
+    pub(crate) budget: Arc<Budget>,
     edits: Vec<(&'static str, &'static str, &'static str)>,
     /// By shader and constants.
     pipelines: Mutex<HashMap<PipelineKey, Arc<wgpu::ComputePipeline>>>,
     modules: Mutex<HashMap<&'static str, wgpu::ShaderModule>>,
-    /// What the device said when it was lost, or of an error that nobody waited for.
-    lost: Arc<Mutex<Option<String>>>,
+    /// What was submitted and perhaps is not done, the oldest first.
+    submitted: Mutex<VecDeque<wgpu::SubmissionIndex>>,
+    /// How many of these there may be when another is submitted.
+    ahead: usize,
+    /// The first failure after which the device is not used again: what it said when it was lost, or that it was not done in time.
+    failed: Arc<Mutex<Option<Error>>>,
+}
+
+/// A queue, until its device ends.
+pub(crate) struct Queue(Option<wgpu::Queue>);
+
+impl Deref for Queue {
+    type Target = wgpu::Queue;
+
+    fn deref(&self) -> &wgpu::Queue {
+        self.0.as_ref().expect("it is there until the device ends")
+    }
 }
 
 type PipelineKey = (&'static str, Vec<(String, u32)>);
@@ -49,26 +71,25 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Opens an adapter. Errors: [`Error::NoDevice`].
+    /// Opens an adapter, which was compared with what shaders need before. Errors: what the driver says.
     pub(crate) fn open(
-        adapter: &wgpu::Adapter,
+        adapter: wgpu::Adapter,
         info: &DeviceInfo,
         settings: &Settings,
-    ) -> Result<Shared, Error> {
+    ) -> Result<Shared, String> {
         let given = adapter.limits();
-        let core = wgpu::Limits::default();
-        // What WebGPU promises, and larger bindings and buffers.
+        // What WebGPU promises, or less where an adapter has less; and larger bindings and buffers.
         let required = wgpu::Limits {
             max_buffer_size: given.max_buffer_size,
             max_storage_buffer_binding_size: given.max_storage_buffer_binding_size,
-            ..core.clone()
+            ..wgpu::Limits::default().or_worse_values_from(&given)
         };
         let buffer_bytes = settings.buffer_bytes.unwrap_or(u64::MAX);
         let binding_bytes = settings.binding_bytes.unwrap_or(u64::MAX);
         let buffer_bytes = buffer_bytes.min(required.max_buffer_size) / 256 * 256;
         // What the slowest of a kind does in half a second.
-        let work = match adapter.get_info().device_type {
-            wgpu::DeviceType::Cpu => 1 << 28,
+        let work = match info.kind {
+            DeviceKind::Software => 1 << 28,
             _ => 1 << 35,
         };
         let limits = Limits {
@@ -86,42 +107,64 @@ impl Shared {
                 .unwrap_or(u32::MAX)
                 .min(required.max_compute_invocations_per_workgroup),
         };
-        let request = adapter.request_device(&wgpu::DeviceDescriptor {
-            label: Some("rialto"),
-            required_limits: required,
-            ..wgpu::DeviceDescriptor::default()
-        });
-        let (device, queue) = pollster::block_on(request).map_err(|error| Error::NoDevice {
-            backend: NAME.to_owned(),
-            index: info.index,
-            reason: error.to_string(),
-        })?;
-        let lost = Arc::new(Mutex::new(None));
-        let (by_loss, by_error) = (Arc::clone(&lost), Arc::clone(&lost));
+        let request = move || {
+            done(adapter.request_device(&wgpu::DeviceDescriptor {
+                label: Some("rialto"),
+                required_limits: required,
+                ..wgpu::DeviceDescriptor::default()
+            }))
+        };
+        let late = || {
+            let seconds = DRIVER_DEADLINE.as_secs();
+            format!("its driver did not answer within {seconds} s")
+        };
+        let opened = within(DRIVER_DEADLINE, request);
+        let (device, queue) = opened
+            .flatten()
+            .ok_or_else(late)?
+            .map_err(|error| error.to_string())?;
+        let failed = Arc::new(Mutex::new(None));
+        let lost = {
+            let (failed, name) = (Arc::clone(&failed), info.name.clone());
+            move |reason: String| {
+                locked(&failed).get_or_insert(Error::Lost {
+                    device: name.clone(),
+                    reason,
+                });
+            }
+        };
+        // Errors that no scope waits for: nobody can say which results they spoil.
+        let by_error = lost.clone();
         device.set_device_lost_callback(move |reason, message| {
-            locked(&by_loss).get_or_insert(format!("{reason:?}: {message}"));
+            lost(format!("{reason:?}: {message}"));
         });
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            locked(&by_error).get_or_insert(error.to_string());
+            by_error(error.to_string());
         }));
         Ok(Shared {
             device,
-            queue,
+            queue: Queue(Some(queue)),
             name: info.name.clone(),
             limits,
             deadline: settings.deadline,
+            budget: Budget::new(settings.memory_bytes),
             edits: settings.edits.clone(),
             pipelines: Mutex::default(),
             modules: Mutex::default(),
-            lost,
+            submitted: Mutex::default(),
+            ahead: match info.kind {
+                DeviceKind::Software => 0,
+                _ => AHEAD,
+            },
+            failed,
         })
     }
 
-    /// Errors: [`Error::Lost`] if the device has failed by now.
+    /// Errors: [`Error::Lost`] or [`Error::Deadline`] if the device has failed by now.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match locked(&self.lost).as_ref() {
+        match locked(&self.failed).as_ref() {
             None => Ok(()),
-            Some(reason) => Err(self.lost(reason)),
+            Some(error) => Err(error.clone()),
         }
     }
 
@@ -132,37 +175,119 @@ impl Shared {
         }
     }
 
-    /// Waits for what was submitted. Errors: [`Error::Lost`], also after a deadline.
-    pub(crate) fn wait(&self) -> Result<(), Error> {
-        let wait = wgpu::PollType::Wait {
-            submission_index: None,
-            timeout: Some(self.deadline),
-        };
-        let polled = self.device.poll(wait);
-        polled.map_err(|error| self.lost(&error.to_string()))?;
-        self.check()
+    /// The device has failed for good: from now on, this is what every call says, or what an earlier failure was.
+    pub(crate) fn fail(&self, error: Error) -> Error {
+        locked(&self.failed).get_or_insert(error).clone()
     }
 
-    /// Bytes for elements: whole words, and at least one, so that it can be bound. Errors: [`Error::Memory`].
+    /// After the deadline.
+    pub(crate) fn late(&self) -> Error {
+        self.fail(Error::Deadline {
+            device: self.name.clone(),
+            deadline: self.deadline,
+        })
+    }
+
+    /// Submits commands, when not too much is before them. Errors: those of [`Shared::wait`].
+    pub(crate) fn submit(
+        &self,
+        commands: impl IntoIterator<Item = wgpu::CommandBuffer>,
+    ) -> Result<(), Error> {
+        // Held while waiting: whoever comes next would wait for the same.
+        let mut submitted = locked(&self.submitted);
+        self.check()?;
+        while submitted.len() > self.ahead {
+            let oldest = submitted.pop_front();
+            self.wait_for(oldest)?;
+        }
+        submitted.push_back(self.queue.submit(commands));
+        Ok(())
+    }
+
+    /// Waits for all that was submitted. Errors: [`Error::Lost`], [`Error::Deadline`].
+    pub(crate) fn wait(&self) -> Result<(), Error> {
+        self.wait_for(None)
+    }
+
+    fn wait_for(&self, submission: Option<wgpu::SubmissionIndex>) -> Result<(), Error> {
+        match wait::poll(&self.device, submission, self.deadline) {
+            Ok(()) => self.check(),
+            Err(Some(wgpu::PollError::Timeout)) => Err(self.late()),
+            Err(Some(error)) => Err(self.fail(self.lost(&error.to_string()))),
+            Err(None) => Err(self.fail(self.lost("its driver failed while it was waited for"))),
+        }
+    }
+
+    /// Loses the device, as a driver would: tests see what becomes of it.
+    pub(crate) fn lose(&self) {
+        self.device.destroy();
+        // A device that was destroyed says so when its queue is empty, and to whoever polls.
+        let _ = self.wait();
+    }
+
+    /// Does something that the device may refuse, and that needs so many bytes. Errors: those of `call`, [`Error::Memory`],
+    /// [`Error::Refused`], and [`Error::Lost`] or [`Error::Deadline`] if the device has failed by then, whatever `call` says: of a
+    /// lost device wgpu gives handles that do nothing, and no error.
+    pub(crate) fn guarded<T>(
+        &self,
+        bytes: u64,
+        call: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        use wgpu::ErrorFilter::{Internal, OutOfMemory, Validation};
+        let scopes =
+            [OutOfMemory, Internal, Validation].map(|kind| self.device.push_error_scope(kind));
+        let made = call();
+        let errors = scopes.into_iter().rev().map(|scope| done(scope.pop()));
+        let errors: Vec<wgpu::Error> = errors.flatten().flatten().collect();
+        self.check()?;
+        let made = made?;
+        match errors.last() {
+            None => Ok(made),
+            Some(wgpu::Error::OutOfMemory { .. }) => Err(self.out_of_memory(bytes)),
+            Some(error) => Err(Error::Refused {
+                device: self.name.clone(),
+                reason: error.to_string(),
+            }),
+        }
+    }
+
+    fn out_of_memory(&self, bytes: u64) -> Error {
+        Error::Memory {
+            device: self.name.clone(),
+            bytes,
+            used_bytes: Some(self.budget.held()),
+            most_bytes: self.budget.most(),
+        }
+    }
+
+    /// Bytes for elements: whole words, and at least one, so that it can be bound. They count as long as the allocation lives.
+    /// Errors: [`Error::Memory`], and those of [`Shared::guarded`].
     pub(crate) fn allocate(
         &self,
         bytes: u64,
         usage: wgpu::BufferUsages,
+    ) -> Result<Allocation, Error> {
+        let size = bytes.max(1).next_multiple_of(16);
+        let share = self.budget.share(size);
+        let share = share.ok_or_else(|| self.out_of_memory(size))?;
+        let buffer = self.create(size, usage)?;
+        Ok(Allocation::new(buffer, share))
+    }
+
+    /// A buffer that does not count: what the host reads through is the host's memory. Errors: as [`Shared::allocate`].
+    pub(crate) fn create(
+        &self,
+        size: u64,
+        usage: wgpu::BufferUsages,
     ) -> Result<wgpu::Buffer, Error> {
-        let out_of_memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
-        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
-            label: None,
-            size: bytes.max(1).next_multiple_of(16),
-            usage,
-            mapped_at_creation: false,
-        });
-        match pollster::block_on(out_of_memory.pop()) {
-            None => Ok(buffer),
-            Some(_) => Err(Error::Memory {
-                device: self.name.clone(),
-                bytes,
-            }),
-        }
+        self.guarded(size, || {
+            Ok(self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: None,
+                size,
+                usage,
+                mapped_at_creation: false,
+            }))
+        })
     }
 
     /// The pipeline of a shader with constants, which is made once.
@@ -209,3 +334,20 @@ impl Shared {
         Arc::clone(made)
     }
 }
+
+/// Whoever is last, the device, a buffer or a recording, does not wait longer than the deadline.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let patience = match self.check() {
+            Ok(()) => self.deadline,
+            Err(_) => Duration::ZERO,
+        };
+        let is_idle = wait::poll(&self.device, None, patience).is_ok();
+        if let Some(queue) = self.queue.0.take() {
+            wait::end(queue, is_idle);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rialto_backend::{Buffer, Error, TensorType};
 use rialto_tensor::Dtype;
 
+use crate::budget::Allocation;
 use crate::shared::{Limits, Shared};
 
 /// Bytes that a binding begins at a multiple of, on any device.
@@ -13,7 +14,7 @@ const ALIGNMENT: u64 = 256;
 
 /// Elements in buffers of the device.
 pub(crate) struct Memory {
-    segments: Vec<wgpu::Buffer>,
+    segments: Vec<Arc<Allocation>>,
     /// Elements of each segment; the last may have fewer. A segment begins with a word, and with a row.
     each: u64,
     elements: u64,
@@ -25,7 +26,7 @@ pub(crate) struct Memory {
 
 /// A part of a memory that a shader sees.
 pub(crate) struct Bound<'a> {
-    pub(crate) buffer: &'a wgpu::Buffer,
+    pub(crate) buffer: &'a Arc<Allocation>,
     pub(crate) offset: u64,
     pub(crate) size: u64,
     /// What is added to the number of an element, or of a word, for its place in the binding: modulo 2^32, as shaders add.
@@ -64,9 +65,12 @@ impl Memory {
         let each = each.ok_or_else(|| too_large(limits.buffer_bytes))?;
         let counts = (0..elements.max(1)).step_by(each as usize);
         let counts = counts.map(|begin| each.min(elements - begin.min(elements)));
-        let segments = counts.map(|count| shared.allocate((count * bits).div_ceil(8), usage));
+        let segments = counts.map(|count| {
+            let allocation = shared.allocate((count * bits).div_ceil(8), usage)?;
+            Ok(Arc::new(allocation))
+        });
         Ok(Memory {
-            segments: segments.collect::<Result<_, _>>()?,
+            segments: segments.collect::<Result<_, Error>>()?,
             each,
             elements,
             bits,
@@ -146,7 +150,7 @@ impl Memory {
         while begin < bytes.end {
             let segment = begin / each;
             let end = bytes.end.min((segment + 1) * each);
-            let buffer = &self.segments[segment as usize];
+            let buffer: &wgpu::Buffer = &self.segments[segment as usize];
             spans.push((buffer, begin - segment * each, end - begin));
             begin = end;
         }

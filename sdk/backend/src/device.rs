@@ -1,12 +1,35 @@
-//! Drivers, what they find, and the registry of them.
+//! Devices as they are described, and drivers, which find them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::{Backend, Error};
+
+/// What computes behind a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// The processor of the machine.
+    Processor,
+    /// A chip beside it, such as a GPU.
+    Hardware,
+    /// A driver that computes on the processor after all. It is there for tests: the processor's own backend is faster.
+    Software,
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DeviceKind::Processor => "processor",
+            DeviceKind::Hardware => "hardware",
+            DeviceKind::Software => "software",
+        })
+    }
+}
 
 /// A device, as its driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -17,19 +40,66 @@ pub struct DeviceInfo {
     pub index: usize,
     /// What its maker calls it.
     pub name: String,
+    /// What computes.
+    pub kind: DeviceKind,
     /// Memory in bytes, if it is known.
     pub memory_bytes: Option<u64>,
     /// What else is known: instructions, driver, threads.
     pub details: BTreeMap<String, String>,
+    /// Limits that operations have to keep, where there are any. The unit is in the name, as in `binding_bytes`.
+    pub limits: BTreeMap<String, u64>,
+    /// What it can do that not every device of its backend can.
+    pub features: BTreeSet<String>,
+}
+
+/// A device by the name that chooses it: `wgpu:0 NAME`.
+impl fmt::Display for DeviceInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{} {}", self.backend, self.index, self.name)
+    }
+}
+
+/// What was found and is not offered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Rejected {
+    /// What its maker calls it.
+    pub name: String,
+    /// What it lacks, with the number found and the number needed.
+    pub reason: String,
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.reason)
+    }
 }
 
 /// What a driver found on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Probe {
-    /// The devices.
+    /// The devices, hardware before software: the number of each is its place.
     pub devices: Vec<DeviceInfo>,
-    /// Why there are none, in a few words.
+    /// What cannot be used, and why.
+    pub rejected: Vec<Rejected>,
+    /// Why there are no devices, in a few words.
     pub absent: Option<String>,
+}
+
+impl Probe {
+    /// All of it in one line: why there is no device, those there are, and what was rejected.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let mut parts: Vec<String> = self.absent.iter().cloned().collect();
+        if !self.devices.is_empty() {
+            let names: Vec<String> = self.devices.iter().map(ToString::to_string).collect();
+            parts.push(format!("there are {}", names.join(", ")));
+        }
+        if !self.rejected.is_empty() {
+            let names: Vec<String> = self.rejected.iter().map(ToString::to_string).collect();
+            parts.push(format!("rejected: {}", names.join(", ")));
+        }
+        parts.join("; ")
+    }
 }
 
 /// How a device is opened.
@@ -48,105 +118,6 @@ pub trait Driver: Send + Sync {
     /// What is there.
     fn probe(&self) -> Probe;
 
-    /// Opens a device by its number. Errors: [`Error::NoDevice`], [`Error::Lost`].
+    /// Opens a device by its number. Errors: [`Error::NoDevice`], [`Error::Lost`], [`Error::Deadline`].
     fn open(&self, index: usize, options: &OpenOptions) -> Result<Arc<dyn Backend>, Error>;
-}
-
-/// Which device is meant: `cpu`, or `wgpu:1` for the second of a backend.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// Name of the backend.
-    pub backend: String,
-    /// Number of the device.
-    pub index: usize,
-}
-
-impl std::str::FromStr for Choice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Choice, String> {
-        let (backend, index) = match text.split_once(':') {
-            Some((backend, index)) => (backend, index.parse().ok()),
-            None => (text, Some(0)),
-        };
-        match index {
-            Some(index) if !backend.is_empty() => Ok(Choice {
-                backend: backend.to_owned(),
-                index,
-            }),
-            _ => Err(format!("{text:?} is no device; cpu or wgpu:1 would be")),
-        }
-    }
-}
-
-/// The drivers that an application has.
-#[derive(Default)]
-pub struct Registry {
-    drivers: Vec<Box<dyn Driver>>,
-}
-
-impl Registry {
-    /// Nobody.
-    #[must_use]
-    pub fn new() -> Registry {
-        Registry::default()
-    }
-
-    /// With one more.
-    #[must_use]
-    pub fn with(mut self, driver: impl Driver + 'static) -> Registry {
-        self.drivers.push(Box::new(driver));
-        self
-    }
-
-    /// All of them, in the order in which they came.
-    #[must_use]
-    pub fn drivers(&self) -> &[Box<dyn Driver>] {
-        &self.drivers
-    }
-
-    /// Opens the device that is meant. There is no other in its place. Errors: [`Error::UnknownBackend`], and those of
-    /// [`Driver::open`].
-    pub fn open(&self, choice: &Choice, options: &OpenOptions) -> Result<Arc<dyn Backend>, Error> {
-        let mut drivers = self.drivers.iter();
-        let driver = drivers.find(|driver| driver.name() == choice.backend);
-        let driver = driver.ok_or_else(|| Error::UnknownBackend {
-            name: choice.backend.clone(),
-            known: self
-                .drivers
-                .iter()
-                .map(|driver| driver.name().to_owned())
-                .collect(),
-        })?;
-        driver.open(choice.index, options)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_choice_is_a_name_and_perhaps_a_number() {
-        let choice = |text: &str| {
-            text.parse::<Choice>()
-                .map(|choice| (choice.backend, choice.index))
-        };
-        assert_eq!(choice("cpu"), Ok(("cpu".to_owned(), 0)));
-        assert_eq!(choice("wgpu:1"), Ok(("wgpu".to_owned(), 1)));
-        for wrong in ["", ":1", "wgpu:", "wgpu:x", "wgpu:-1"] {
-            assert!(choice(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn an_unknown_backend_is_refused_with_those_there_are() {
-        let choice = "cuda".parse().unwrap();
-        let error = Registry::new()
-            .open(&choice, &OpenOptions::default())
-            .err()
-            .unwrap();
-        assert_eq!(error.slug(), "backend/unknown");
-        assert!(error.to_string().contains("cuda"));
-    }
 }

@@ -2,7 +2,9 @@
 
 use thiserror::Error as ThisError;
 
-use crate::TensorType;
+use std::time::Duration;
+
+use crate::{Probe, TensorType};
 
 /// What can go wrong on a device.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
@@ -17,14 +19,26 @@ pub enum Error {
         known: Vec<String>,
     },
     /// A device that this machine does not have.
-    #[error("{backend} has no device {index}: {reason}")]
+    #[error("{backend} has no device {asked}: {}", found(reason, probe))]
     NoDevice {
         /// The backend.
         backend: String,
-        /// The number asked for.
-        index: usize,
-        /// What was found instead.
+        /// The number or the name asked for.
+        asked: String,
+        /// What is known beyond what was found; may be empty.
         reason: String,
+        /// What was found instead: devices, and what was rejected.
+        probe: Box<Probe>,
+    },
+    /// A name that more than one device has.
+    #[error("{text:?} is in the names of {} devices of {backend}: {}", found.len(), found.join(", "))]
+    AmbiguousDevice {
+        /// The backend.
+        backend: String,
+        /// The text asked for.
+        text: String,
+        /// The devices that have it in their names.
+        found: Vec<String>,
     },
     /// More threads than a backend starts.
     #[error(
@@ -94,12 +108,16 @@ pub enum Error {
         tensor: TensorType,
     },
     /// Memory that is not there.
-    #[error("{bytes} bytes of {device} memory could not be had")]
+    #[error("{bytes} bytes of {device} memory could not be had{}", in_use(*used_bytes, *most_bytes))]
     Memory {
         /// The device.
         device: String,
         /// The bytes asked for.
         bytes: u64,
+        /// Bytes that buffers have, if they are counted.
+        used_bytes: Option<u64>,
+        /// Bytes that buffers may have, if that is known.
+        most_bytes: Option<u64>,
     },
     /// Pages of caches that are not there.
     #[error(
@@ -125,6 +143,38 @@ pub enum Error {
         /// What is known.
         reason: String,
     },
+    /// A device that was not done in time. It may hang: what it was to compute is not known, and it is not used again.
+    #[error("the device {device} was not done after {} s", deadline.as_secs_f64())]
+    Deadline {
+        /// The device.
+        device: String,
+        /// How long was waited.
+        deadline: Duration,
+    },
+    /// A call that a device's own checks refuse, though those of the backend did not: a fault of the backend.
+    #[error("the device {device} refused a call: {reason}")]
+    Refused {
+        /// The device.
+        device: String,
+        /// What it says.
+        reason: String,
+    },
+}
+
+/// What was found in place of a device.
+fn found(reason: &str, probe: &Probe) -> String {
+    let parts = [reason.to_owned(), probe.summary()];
+    let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join("; ")
+}
+
+/// How much of a memory is in use, if that is known.
+fn in_use(used: Option<u64>, most: Option<u64>) -> String {
+    match (used, most) {
+        (Some(used), Some(most)) => format!(", {used} of {most} bytes are in use"),
+        (Some(used), None) => format!(", {used} bytes are in use"),
+        _ => String::new(),
+    }
 }
 
 impl Error {
@@ -132,6 +182,7 @@ impl Error {
     pub const KINDS: &'static [(&'static str, u32)] = &[
         ("backend/unknown", 1),
         ("backend/no-device", 7),
+        ("backend/ambiguous-device", 1),
         ("backend/threads", 1),
         ("backend/unsupported-op", 3),
         ("backend/unsupported-element", 3),
@@ -142,6 +193,8 @@ impl Error {
         ("backend/memory", 6),
         ("backend/pages", 6),
         ("backend/lost", 7),
+        ("backend/deadline", 7),
+        ("backend/refused", 13),
     ];
 
     /// The status code; see `docs/errors.md`.
@@ -159,6 +212,7 @@ impl Error {
         match self {
             Error::UnknownBackend { .. } => "backend/unknown",
             Error::NoDevice { .. } => "backend/no-device",
+            Error::AmbiguousDevice { .. } => "backend/ambiguous-device",
             Error::Threads { .. } => "backend/threads",
             Error::UnsupportedOp { .. } => "backend/unsupported-op",
             Error::UnsupportedElement { .. } => "backend/unsupported-element",
@@ -170,6 +224,8 @@ impl Error {
             Error::Memory { .. } => "backend/memory",
             Error::Pages { .. } => "backend/pages",
             Error::Lost { .. } => "backend/lost",
+            Error::Deadline { .. } => "backend/deadline",
+            Error::Refused { .. } => "backend/refused",
         }
     }
 
@@ -178,6 +234,13 @@ impl Error {
     pub fn findings(&self) -> Vec<String> {
         match self {
             Error::Program(error) => error.findings(),
+            Error::NoDevice { probe, .. } => {
+                let devices = probe.devices.iter().map(ToString::to_string);
+                let rejected = probe.rejected.iter();
+                let rejected = rejected.map(|rejected| format!("rejected: {rejected}"));
+                devices.chain(rejected).collect()
+            }
+            Error::AmbiguousDevice { found, .. } => found.clone(),
             _ => Vec::new(),
         }
     }
@@ -193,6 +256,13 @@ impl Error {
             Error::NoDevice { .. } => {
                 Some("`rialto backend list` shows the devices there are".to_owned())
             }
+            Error::AmbiguousDevice { .. } => {
+                Some("give more of the name, or the number before it".to_owned())
+            }
+            Error::Lost { .. } | Error::Deadline { .. } => Some(
+                "look at the system's log; open the device again, or run with `--backend cpu`"
+                    .to_owned(),
+            ),
             Error::Threads { .. } => {
                 Some("one thread for each core is the fastest, and the default".to_owned())
             }

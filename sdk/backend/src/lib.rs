@@ -28,7 +28,8 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | [`device`] | drivers, what they find, and the registry of them |
+//! | [`device`] | devices as they are described, and drivers, which find them |
+//! | [`registry`] | the drivers of an application, and which device is meant |
 //! | [`buffer`] | memory of a device, with its type |
 //! | [`call`] | an operation on buffers, whose shapes have been checked |
 //! | [`backend`] | the trait |
@@ -41,10 +42,12 @@ pub mod cache;
 pub mod call;
 pub mod device;
 pub mod error;
+pub mod registry;
 
 pub use backend::{Backend, Capabilities, Counts, Recording};
 pub use buffer::{Buffer, TensorType};
 pub use cache::{PagePool, SequencePages};
 pub use call::{Blocks, OpCall, Operand};
-pub use device::{Choice, DeviceInfo, Driver, OpenOptions, Probe, Registry};
+pub use device::{DeviceInfo, DeviceKind, Driver, OpenOptions, Probe, Rejected};
 pub use error::Error;
+pub use registry::{Choice, Passed, Registry, Which};

@@ -74,6 +74,8 @@ impl HostParam {
             reserved.map_err(|_| rialto_backend::Error::Memory {
                 device: "host".to_owned(),
                 bytes,
+                used_bytes: None,
+                most_bytes: None,
             })?;
             Ok::<_, Error>(part)
         };
