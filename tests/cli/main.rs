@@ -5,6 +5,7 @@
 )]
 
 mod conversion;
+mod devices;
 mod field_cases;
 mod interrupts;
 mod kills;

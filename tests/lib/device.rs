@@ -4,6 +4,12 @@ use std::sync::Arc;
 
 use rialto_backend::{Backend, Choice, OpenOptions, Registry};
 
+/// What tells Vulkan's loader that a machine has no driver, for a process of its own.
+pub const HIDE_DRIVERS: [(&str, &str); 2] = [
+    ("VK_DRIVER_FILES", "/nonexistent"),
+    ("VK_ICD_FILENAMES", "/nonexistent"),
+];
+
 /// Says on standard error that something is skipped, and why. The environment variable `RIALTO_REQUIRE` lists what must not be,
 /// separated by commas, so that a job for a device cannot be green without one.
 ///

@@ -9,6 +9,17 @@ use crate::workspace::Workspace;
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     workspace.cargo(["build", "--locked", "--workspace", "--all-targets"])?;
     workspace.cargo(["test", "--locked", "--workspace"])?;
+    // The program with adapters is another program. As part of the workspace, so that nothing but it is built again.
+    workspace.cargo([
+        "test",
+        "--locked",
+        "--workspace",
+        "--features",
+        "rialto/wgpu",
+        "--test",
+        "cli",
+        "devices::",
+    ])?;
     workspace.test_plugin("examples/plugin-qwen3/Cargo.toml")?;
     println!("\ntests: all passed");
     Ok(())

@@ -9,13 +9,12 @@ use std::path::PathBuf;
 use bytesize::ByteSize;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use rialto_backend::Choice;
 use rialto_bridge::settings::{FIELD_NAME, is_field_name};
 use rialto_bridge::{LayerAxis, Mesh, MtpPolicy, StageChoice};
 use rialto_engine::{ChunkChoice, DtypeChoice, ExportOptions, Options};
 use serde_json::Value;
 
-pub(crate) use model::{Backend, BackendCommand, Compare, ModelFlags, Run};
+pub(crate) use model::{Backend, BackendCommand, Compare, ModelFlags, Run, Wanted};
 pub(crate) use run::{FilterFlags, RunFlags};
 
 /// Moves large models between Hugging Face checkpoints and Megatron-Core checkpoints, bit for bit, and runs them.
@@ -138,7 +137,7 @@ pub(crate) struct Import {
         default_value = "cpu",
         help_heading = "How it is run"
     )]
-    pub(crate) device: Choice,
+    pub(crate) device: Wanted,
 }
 
 /// What a user may ask of an import; `plan` takes the same.

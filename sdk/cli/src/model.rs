@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rialto_backend::{Backend, Choice, OpenOptions, Registry};
+use rialto_backend::{Backend, Choice, DeviceInfo, OpenOptions, Registry};
 use rialto_bridge::{ProgramOptions, WeightSource};
 use rialto_cpu::CpuDriver;
 use rialto_engine::{Progress, VerifySource, Weights, source_config};
@@ -11,7 +11,7 @@ use rialto_program::Program;
 use rialto_runtime::{LoadOptions, LoadPlan, Model, Session, SessionOptions, check_tokens};
 use rialto_tensor::Dtype;
 
-use crate::arguments::{Common, ModelFlags};
+use crate::arguments::{Common, ModelFlags, Wanted};
 use crate::bar::Bar;
 use crate::failure::Failure;
 use crate::output::{Output, bytes};
@@ -31,40 +31,54 @@ pub(crate) fn backends() -> Registry {
     registry
 }
 
-/// Opens a device and says which.
+/// Opens a device and says which, and where nobody said which, why it is no other.
 pub(crate) fn open(
-    choice: &Choice,
+    wanted: &Wanted,
     flags: &ModelFlags,
     output: &Output,
 ) -> Result<Arc<dyn Backend>, Failure> {
     let options = OpenOptions {
         threads: flags.threads,
     };
-    let device = backends().open(choice, &options)?;
-    say(device.as_ref(), output);
-    Ok(device)
+    choose(wanted, &options, output)
 }
 
 /// Opens the device that decodes the blocks of an import and says which; none for the processor, on which the family does it. No
 /// library of a GPU is looked for then.
 pub(crate) fn open_decoder(
-    choice: &Choice,
+    wanted: &Wanted,
     output: &Output,
 ) -> Result<Option<Arc<dyn Backend>>, Failure> {
-    if choice.backend == "cpu" && choice.index == 0 {
+    if matches!(wanted, Wanted::This(choice) if *choice == Choice::first("cpu")) {
         return Ok(None);
     }
-    let device = backends().open(choice, &OpenOptions::default())?;
-    say(device.as_ref(), output);
-    Ok(Some(device))
+    let device = choose(wanted, &OpenOptions::default(), output)?;
+    Ok((device.device().backend != "cpu").then_some(device))
 }
 
-fn say(device: &dyn Backend, output: &Output) {
-    let info = device.device();
-    output.note(&format!(
-        "device {}:{}: {}",
-        info.backend, info.index, info.name
-    ));
+fn choose(
+    wanted: &Wanted,
+    options: &OpenOptions,
+    output: &Output,
+) -> Result<Arc<dyn Backend>, Failure> {
+    let (device, passed) = match wanted {
+        Wanted::Auto => backends().open_any(options)?,
+        Wanted::This(choice) => (backends().open(choice, options)?, Vec::new()),
+    };
+    let passed: Vec<String> = passed.iter().map(ToString::to_string).collect();
+    let others = match passed.as_slice() {
+        [] => String::new(),
+        passed => format!(" ({})", passed.join("; ")),
+    };
+    output.note(&format!("device: {}{others}", line(device.device())));
+    Ok(device)
+}
+
+/// A device in a line: what it is called, what computes, and its driver.
+fn line(info: &DeviceInfo) -> String {
+    let driver = info.details.get("driver");
+    let driver = driver.map(|driver| format!(", driver {driver}"));
+    format!("{info}, {}{}", info.kind, driver.unwrap_or_default())
 }
 
 /// A model with what is to be told of it.

@@ -16,9 +16,10 @@ use super::setting;
 /// How a model is run.
 #[derive(Debug, Args)]
 pub(crate) struct ModelFlags {
-    /// Device to run on, as `rialto backend list` names it
+    /// Device to run on, as `rialto backend list` names it: cpu, wgpu:1 or a part of a name, wgpu:radeon; auto takes the first hardware,
+    /// else the processor
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub(crate) backend: Choice,
+    pub(crate) backend: Wanted,
     /// Dtype of activations; weights stay as they are stored, F32 ones are rounded for bf16
     #[arg(long, value_name = "DTYPE", default_value = "bf16")]
     pub(crate) dtype: Activation,
@@ -41,6 +42,26 @@ pub(crate) struct ModelFlags {
     /// Hugging Face directory whose config describes a checkpoint that has none
     #[arg(long, value_name = "DIR")]
     pub(crate) reference: Option<PathBuf>,
+}
+
+/// Which device a model is to run on.
+#[derive(Clone, Debug)]
+pub(crate) enum Wanted {
+    /// The best there is.
+    Auto,
+    /// This one and no other.
+    This(Choice),
+}
+
+impl std::str::FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wanted, String> {
+        match text {
+            "auto" => Ok(Wanted::Auto),
+            _ => text.parse().map(Wanted::This),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -186,7 +207,7 @@ pub(crate) struct Compare {
     pub(crate) their_dtype: Option<Activation>,
     /// Device of the second, if it is another
     #[arg(long, value_name = "DEVICE")]
-    pub(crate) their_backend: Option<Choice>,
+    pub(crate) their_backend: Option<Wanted>,
     /// Largest difference of logits that is allowed, as a share of the largest logit of the token; 0 demands the same bits
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     pub(crate) tolerance: f64,
@@ -229,5 +250,15 @@ mod tests {
         for wrong in ["", "1,", "1 2", "-1", "a", "4294967296", "1;2"] {
             assert!(tokens(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_device_is_chosen_by_number_by_name_or_left_to_the_machine() {
+        assert!(matches!("auto".parse(), Ok(Wanted::Auto)));
+        for choice in ["cpu", "wgpu:1", "wgpu:llvmpipe"] {
+            let wanted: Wanted = choice.parse().expect(choice);
+            assert!(matches!(wanted, Wanted::This(_)), "{choice}");
+        }
+        assert!("wgpu:".parse::<Wanted>().is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use rialto_backend::DeviceInfo;
 use rialto_runtime::{Event, GenerateOptions, Generated, Stop, generate};
 use serde::Serialize;
 
@@ -28,7 +29,8 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
     let activation = run.model.dtype.dtype();
     let prompts: Vec<Vec<u32>> = run.tokens.iter().map(|tokens| tokens.0.clone()).collect();
     let texts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-    let device_name = format!("{}:{}", run.model.backend.backend, run.model.backend.index);
+    let device_info = device.device().clone();
+    let device_name = format!("{}:{}", device_info.backend, device_info.index);
     let asked = Asked {
         device,
         activation,
@@ -42,6 +44,7 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
                 param_bytes: planned.plan.param_bytes(),
                 release: planned.release,
                 device: device_name,
+                device_info,
                 dtype: activation.safetensors_name(),
             })
         };
@@ -90,6 +93,7 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
         texts,
         release: loaded.release,
         device: device_name,
+        device_info,
         dtype: activation.safetensors_name(),
         param_bytes: loaded.model.param_bytes(),
         experts,
@@ -124,6 +128,8 @@ struct Continued {
     texts: Vec<Text>,
     release: String,
     device: String,
+    /// What it is: numbers that were measured are worth nothing without.
+    device_info: DeviceInfo,
     dtype: &'static str,
     param_bytes: u64,
     experts: Experts,
@@ -147,6 +153,7 @@ impl Report for Continued {
 struct Plan {
     release: String,
     device: String,
+    device_info: DeviceInfo,
     dtype: &'static str,
     /// Bytes of params on the device.
     param_bytes: u64,
