@@ -11,6 +11,7 @@ mod checks;
 mod counts;
 mod devices;
 mod faults;
+mod folds;
 mod harness;
 mod ideal;
 mod input;

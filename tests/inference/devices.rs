@@ -8,7 +8,7 @@ use rialto_tests::adapters::adapters;
 use rialto_tests::device::device_or_skip;
 use rialto_wgpu::WgpuDriver;
 
-use crate::goldens::{faults_within, worst_absolute};
+use crate::goldens::{faults_within, worst_absolute, worst_around_k};
 use crate::offload::{SPARSE, expert_bytes, within};
 use crate::records::Golden;
 use crate::world::{Load, MODELS, run, session, step};
@@ -45,6 +45,16 @@ fn logits_hidden_states_selections_and_experts_are_those_of_transformers() {
             let model = load.hugging_face(name);
             let found = faults_within(name, &model, (LOGITS_ATOL, HIDDEN_RELATIVE));
             assert_eq!(found, [] as [String; 0], "{name} on {device}");
+        }
+    });
+}
+
+#[test]
+fn fc_65_prompts_around_what_is_selected_have_the_logits_of_transformers() {
+    each(&adapters()[..1], |device, load| {
+        for (name, _) in MODELS {
+            let worst = worst_around_k(name, &load.hugging_face(name));
+            assert!(worst <= LOGITS_ATOL, "{name} on {device}: {worst:e}");
         }
     });
 }

@@ -54,7 +54,7 @@ fn a_prompt_in_pieces_of_any_size_is_the_prompt_at_once() {
 
 /// Lengths where something begins or ends: one token, one less than an indexer selects, as many, one more; and thousands.
 #[test]
-fn prompts_of_critical_lengths_are_the_same_at_once_and_in_pieces() {
+fn fc_65_prompts_of_critical_lengths_are_the_same_at_once_and_in_pieces() {
     for (name, lengths) in [
         ("glm52-tiny", &[1, 15, 16, 17, 63, 64, 65][..]),
         ("glm53-tiny", &[4097]),

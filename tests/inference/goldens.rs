@@ -24,6 +24,9 @@ pub(crate) const LOGITS_ATOL: f32 = 2e-4;
 /// chosen with a gap of 3e-4 or more at every boundary, so that no row is excused by it.
 const SCORE_GAP: f32 = 1e-5;
 
+/// Positions that an indexer of the fixtures selects.
+pub(crate) const SELECTED: usize = 16;
+
 /// What is wrong with a model's forward pass, if anything is, by the tolerances of the processor.
 pub(crate) fn faults(name: &str, model: &Arc<Model>) -> Vec<String> {
     faults_within(name, model, (LOGITS_ATOL, HIDDEN_RELATIVE))
@@ -101,6 +104,21 @@ pub(crate) fn faults_within(
         faults.push(format!("logits are off by {worst:e}"));
     }
     faults
+}
+
+/// How far logits of prompts that end around what an indexer selects are from those of transformers. Of a longer prompt, which has all
+/// of these at its beginning: nothing later is seen, whether or not anything is dropped.
+pub(crate) fn worst_around_k(name: &str, model: &Arc<Model>) -> f32 {
+    let golden = Golden::open(name);
+    let (tokens, expected) = (golden.tokens("input_ids"), golden.f32s("fp32.logits"));
+    let width = expected.len() / tokens.len();
+    [1, SELECTED - 1, SELECTED, SELECTED + 1]
+        .into_iter()
+        .map(|length| {
+            let found = run(model, &tokens[..length], &["logits"]).remove(0);
+            worst_absolute(&expected[..length * width], &found.to_f32())
+        })
+        .fold(0.0, larger)
 }
 
 /// The largest difference of two elements.
@@ -211,6 +229,15 @@ fn logits_hidden_states_selections_and_experts_are_those_of_transformers() {
     for (name, _) in MODELS {
         let model = Load::default().hugging_face(name);
         assert_eq!(faults(name, &model), [] as [String; 0], "{name}");
+    }
+}
+
+#[test]
+fn fc_65_prompts_around_what_is_selected_have_the_logits_of_transformers() {
+    for (name, _) in MODELS {
+        let model = Load::default().hugging_face(name);
+        let worst = worst_around_k(name, &model);
+        assert!(worst <= LOGITS_ATOL, "{name}: {worst:e}");
     }
 }
 

@@ -13,6 +13,7 @@ mod bf16;
 mod counts;
 mod devices;
 mod exact;
+mod failures;
 mod forms;
 mod goldens;
 mod offload;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rialto_program::{Call, Program};
 use serde_json::json;
 
-use crate::goldens::{self, faults};
+use crate::goldens::{self, SELECTED, faults};
 use crate::records::Golden;
 use crate::world::{Load, run};
 
@@ -112,26 +112,72 @@ fn every_planted_mistake_is_seen_by_the_goldens() {
     }
 }
 
-/// The mistake that hid for months in more than one program: pairs of the indexer alone are seen only where it selects.
-#[test]
-fn wrong_pairs_in_the_indexer_are_seen_beyond_what_it_selects_and_not_before() {
+/// Logits without a mistake and with one.
+fn beside(edit: fn(Program) -> Program) -> [Vec<f32>; 2] {
     let load = Load {
-        edit: Arc::new(|program| {
-            each(program, "rialto.rope/1", |call| {
-                if makes(call, "index") {
-                    call.with.insert("pairing".to_owned(), json!("half_split"));
-                }
-            })
-        }),
+        edit: Arc::new(edit),
         ..Load::default()
     };
     let tokens = Golden::open("glm52-tiny").tokens("input_ids");
-    let [right, wrong] = [Load::default(), load].map(|load| {
+    [Load::default(), load].map(|load| {
         let model = load.hugging_face("glm52-tiny");
         run(&model, &tokens, &["logits"]).remove(0).to_f32()
-    });
-    let width = right.len() / tokens.len();
-    assert_eq!(right[..16 * width], wrong[..16 * width]);
-    let beyond = goldens::worst_absolute(&right[16 * width..], &wrong[16 * width..]);
+    })
+}
+
+/// A mistake of an indexer is seen only where it selects: with shorter prompts a test is blind.
+fn is_seen_beyond_what_is_selected(edit: fn(Program) -> Program) {
+    let [right, wrong] = beside(edit);
+    let tokens = Golden::open("glm52-tiny").tokens("input_ids");
+    let dense = SELECTED * right.len() / tokens.len();
+    assert_eq!(right[..dense], wrong[..dense]);
+    let beyond = goldens::worst_absolute(&right[dense..], &wrong[dense..]);
     assert!(beyond > 0.1, "{beyond}");
+}
+
+/// The mistake that hid for months in more than one program: pairs of the indexer alone.
+#[test]
+fn fc_66_wrong_pairs_in_the_indexer_are_seen_beyond_what_it_selects_and_not_before() {
+    is_seen_beyond_what_is_selected(|program| {
+        each(program, "rialto.rope/1", |call| {
+            if makes(call, "index") {
+                call.with.insert("pairing".to_owned(), json!("half_split"));
+            }
+        })
+    });
+}
+
+/// The indexer's pairs do not come from attention's, nor attention's from the indexer's.
+#[test]
+fn fc_66_wrong_pairs_in_attention_alone_are_seen_at_once() {
+    let [right, wrong] = beside(|program| {
+        each(program, "rialto.rope/1", |call| {
+            if !makes(call, "index") {
+                call.with.insert("pairing".to_owned(), json!("half_split"));
+            }
+        })
+    });
+    let tokens = Golden::open("glm52-tiny").tokens("input_ids");
+    let dense = SELECTED * right.len() / tokens.len();
+    let before = goldens::worst_absolute(&right[..dense], &wrong[..dense]);
+    assert!(before > 0.1, "{before}");
+}
+
+/// Attention still reads the normalized latent: only the indexer's query does not.
+#[test]
+fn fc_66_an_index_query_of_an_unnormalized_latent_is_seen_beyond_what_is_selected() {
+    is_seen_beyond_what_is_selected(|mut program| {
+        for phase in &mut program.phases {
+            let norms: Vec<Call> = phase.calls.clone();
+            for call in phase.calls.iter_mut().filter(|call| makes(call, "index_q")) {
+                let norm = norms.iter().find(|norm| {
+                    norm.op == "rialto.rms_norm/1" && norm.outputs[0] == call.inputs[0]
+                });
+                if let Some(norm) = norm {
+                    call.inputs[0].clone_from(&norm.inputs[0]);
+                }
+            }
+        }
+        program
+    });
 }

@@ -60,6 +60,11 @@ impl WgpuBackend {
         self.shared.lose();
     }
 
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     fn range(&self, buffer: &Buffer, begin: u64, length: usize) -> Result<Arc<Memory>, Error> {
         let memory = Storage::of(buffer, &self.shared)?;
         let size_bytes = buffer.tensor().size_bytes()?;

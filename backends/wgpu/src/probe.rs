@@ -57,6 +57,7 @@ impl Seen {
         limits.max_compute_invocations_per_workgroup = limits
             .max_compute_invocations_per_workgroup
             .min(settings.invocations.unwrap_or(u32::MAX));
+        self.has_compute &= !settings.lacks_compute;
         self
     }
 
@@ -139,7 +140,12 @@ struct Need {
 }
 
 /// Shaders are core WGSL, and keep these numbers, some of which are below what WebGPU promises.
-const NEEDED: [Need; 5] = [
+const NEEDED: [Need; 6] = [
+    Need {
+        what: "bytes of a binding",
+        found: |limits| limits.max_storage_buffer_binding_size,
+        least: 1 << 10,
+    },
     Need {
         what: "storage buffers of a stage",
         found: |limits| limits.max_storage_buffers_per_shader_stage.into(),

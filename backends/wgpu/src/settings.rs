@@ -18,6 +18,9 @@ pub struct Settings {
     pub memory_bytes: Option<u64>,
     /// How long the device may take for what was submitted. Afterwards it is not used again.
     pub deadline: Duration,
+    /// Whether adapters are taken to have no compute shaders: tests see what is said then.
+    #[doc(hidden)]
+    pub lacks_compute: bool,
     /// Parts of shaders and what stands in their place, by the shader's name: tests plant faults with it.
     #[doc(hidden)]
     pub edits: Vec<(&'static str, &'static str, &'static str)>,
@@ -33,6 +36,7 @@ impl Default for Settings {
             dispatch_work: None,
             memory_bytes: None,
             deadline: Duration::from_secs(60),
+            lacks_compute: false,
             edits: Vec::new(),
         }
     }

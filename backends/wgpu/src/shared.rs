@@ -243,11 +243,18 @@ impl Shared {
         let made = made?;
         match errors.last() {
             None => Ok(made),
-            Some(wgpu::Error::OutOfMemory { .. }) => Err(self.out_of_memory(bytes)),
-            Some(error) => Err(Error::Refused {
+            Some(error) => Err(self.refusal(error, bytes)),
+        }
+    }
+
+    /// What the device says of a call that needs so many bytes.
+    fn refusal(&self, error: &wgpu::Error, bytes: u64) -> Error {
+        match error {
+            wgpu::Error::OutOfMemory { .. } => self.out_of_memory(bytes),
+            error => Error::Refused {
                 device: self.name.clone(),
                 reason: error.to_string(),
-            }),
+            },
         }
     }
 

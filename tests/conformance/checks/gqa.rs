@@ -16,7 +16,7 @@ checks![
     a_long_sequence_is_read_to_its_end,
     a_cache_may_have_fewer_bits_than_activations,
     neighboring_heads_share_a_group,
-    a_token_reads_itself_and_nothing_later,
+    fc_65_a_token_reads_itself_and_nothing_later,
     large_logits_do_not_overflow,
 ];
 
@@ -94,7 +94,7 @@ fn neighboring_heads_share_a_group(backend: &dyn Backend) -> Verdict {
     by_hand(backend, 2, parts, 0, &[10.0, 10.0, 20.0, 20.0])
 }
 
-fn a_token_reads_itself_and_nothing_later(backend: &dyn Backend) -> Verdict {
+fn fc_65_a_token_reads_itself_and_nothing_later(backend: &dyn Backend) -> Verdict {
     let parts: [&[f64]; 3] = [&[0.0], &[0.0; 3], &[1.0, 3.0, 100.0]];
     by_hand(backend, 1, parts, 1, &[2.0])?;
     by_hand(backend, 1, parts, 0, &[1.0])

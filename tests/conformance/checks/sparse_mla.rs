@@ -13,12 +13,12 @@ use crate::oracle::Expected;
 
 checks![
     every_step_and_shape,
-    lengths_around_k,
+    fc_65_lengths_around_k,
     a_long_sequence_is_read_where_it_is_selected,
     a_cache_may_have_fewer_bits_than_activations,
     leading_indices_of_nothing_do_not_spoil_what_follows,
-    a_token_without_any_position_gets_zeros,
-    positions_after_its_own_do_not_count,
+    fc_65_a_token_without_any_position_gets_zeros,
+    fc_65_positions_after_its_own_do_not_count,
     a_position_that_is_given_twice_counts_twice,
     indices_may_be_in_any_order,
     large_logits_do_not_overflow,
@@ -93,7 +93,7 @@ fn every_step_and_shape(backend: &dyn Backend) -> Verdict {
     Ok(())
 }
 
-fn lengths_around_k(backend: &dyn Backend) -> Verdict {
+fn fc_65_lengths_around_k(backend: &dyn Backend) -> Verdict {
     for shape in shapes::AROUND_K {
         for activation in ACTIVATIONS {
             for k in [1, shapes::SPARSE_K] {
@@ -139,7 +139,7 @@ fn leading_indices_of_nothing_do_not_spoil_what_follows(backend: &dyn Backend) -
     Ok(())
 }
 
-fn a_token_without_any_position_gets_zeros(backend: &dyn Backend) -> Verdict {
+fn fc_65_a_token_without_any_position_gets_zeros(backend: &dyn Backend) -> Verdict {
     for activation in ACTIVATIONS {
         let clear = |row: &mut [i32], position: i32| {
             if position % 2 == 0 {
@@ -169,7 +169,7 @@ fn a_token_without_any_position_gets_zeros(backend: &dyn Backend) -> Verdict {
 }
 
 /// The cache has rows there, some of them NaN, and indices far beyond it have no row at all.
-fn positions_after_its_own_do_not_count(backend: &dyn Backend) -> Verdict {
+fn fc_65_positions_after_its_own_do_not_count(backend: &dyn Backend) -> Verdict {
     for activation in ACTIVATIONS {
         let stale = |row: &mut [i32], position: i32| {
             let beyond = [position + 1, position + 2, i32::MAX, -2, i32::MIN];

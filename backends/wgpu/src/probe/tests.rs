@@ -118,7 +118,11 @@ fn fc_59_no_adapter_at_all_is_data_with_a_reason() {
 #[test]
 fn fc_60_each_number_that_shaders_need_is_compared_with_the_one_found() {
     type Lower = fn(&mut wgpu::Limits);
-    let lowered: [(Lower, &str); 5] = [
+    let lowered: [(Lower, &str); 6] = [
+        (
+            |limits| limits.max_storage_buffer_binding_size = 1023,
+            "1023 bytes of a binding, 1024 needed",
+        ),
         (
             |limits| limits.max_storage_buffers_per_shader_stage = 7,
             "7 storage buffers of a stage, 8 needed",
@@ -154,6 +158,7 @@ fn fc_60_each_number_that_shaders_need_is_compared_with_the_one_found() {
     let mut seen = adapter("phone", wgpu::DeviceType::IntegratedGpu);
     seen.limits.max_compute_invocations_per_workgroup = 128;
     seen.limits.max_compute_workgroup_size_x = 128;
+    seen.limits.max_storage_buffer_binding_size = 1024;
     assert_eq!(sorted(&[seen]).0, ["phone"]);
 }
 

@@ -98,7 +98,16 @@ fn fc_67_a_device_that_is_lost_says_so_in_every_call_and_a_new_one_works() {
     works(&opened(Settings::default()).unwrap()).unwrap();
 }
 
-/// A product that takes longer than the deadline on any device.
+/// A product that takes longer than some microseconds on any device, with its buffers.
+fn slow(device: &dyn Backend) -> ([Buffer; 3], Box<dyn Recording>) {
+    let shapes: [&[u64]; 3] = [&[256, 512], &[1024, 512], &[256, 1024]];
+    let [x, weight, out] = shapes.map(|shape| floats(device, Dtype::F32, shape).unwrap());
+    let inputs = [x.clone(), weight.clone()].map(Into::into);
+    let call = OpCall::new(Linear::default().into(), inputs, [out.clone()]).unwrap();
+    let recording = device.record(vec![call]).unwrap();
+    ([x, weight, out], recording)
+}
+
 #[test]
 fn fc_67_a_dispatch_beyond_the_deadline_is_an_error_and_the_device_is_not_used_again() {
     let deadline = Duration::from_micros(1);
@@ -109,11 +118,8 @@ fn fc_67_a_dispatch_beyond_the_deadline_is_an_error_and_the_device_is_not_used_a
     let Some(device) = opened(settings) else {
         return;
     };
-    let shapes: [&[u64]; 4] = [&[256, 512], &[1024, 512], &[256, 1024], &[256, 512]];
-    let [x, weight, out, other] = shapes.map(|shape| floats(&device, Dtype::F32, shape).unwrap());
-    let inputs = [x.clone(), weight.clone()].map(Into::into);
-    let call = OpCall::new(Linear::default().into(), inputs, [out.clone()]).unwrap();
-    let mut recording = device.record(vec![call]).unwrap();
+    let ([x, weight, out], mut recording) = slow(&device);
+    let other = floats(&device, Dtype::F32, &[256, 512]).unwrap();
     device.write(&x, 0, &[0; 4 * 256 * 512]).unwrap();
     recording.replay().unwrap();
     let begun = Instant::now();
@@ -138,6 +144,25 @@ fn fc_67_a_dispatch_beyond_the_deadline_is_an_error_and_the_device_is_not_used_a
     assert!(begun.elapsed() < Duration::from_secs(10), "{begun:?}");
     works(&opened(Settings::default()).unwrap()).unwrap();
     // What was left alone ends with the dispatch; an end of the process in its midst would be the test's fault.
+    std::thread::sleep(Duration::from_millis(500));
+}
+
+/// Mesa's software adapter waits in the middle of a submission for the one before, and without an end: that wait is ours.
+#[test]
+fn fc_67_a_submission_behind_one_that_is_not_done_in_time_is_an_error() {
+    let settings = Settings {
+        deadline: Duration::from_micros(1),
+        ..Settings::default()
+    };
+    let Some(device) = opened(settings) else {
+        return;
+    };
+    let (buffers, mut recording) = slow(&device);
+    recording.replay().unwrap();
+    if device.device().kind == DeviceKind::Software {
+        assert_eq!(recording.replay().unwrap_err().slug(), "backend/deadline");
+    }
+    drop((device, buffers, recording));
     std::thread::sleep(Duration::from_millis(500));
 }
 
@@ -236,4 +261,27 @@ fn fc_60_an_adapter_that_is_held_to_too_little_is_refused_with_both_numbers() {
             && text.contains(&device.device().details["driver"]),
         "{text}"
     );
+}
+
+/// A driver that has no more is not to be had here: what wgpu says of one.
+#[test]
+fn what_a_driver_cannot_give_is_a_lack_of_memory_with_what_is_in_use() {
+    let Some(device) = opened(Settings::default()) else {
+        return;
+    };
+    let held = floats(&device, Dtype::F32, &[256]).unwrap();
+    let error = wgpu::Error::OutOfMemory {
+        source: "the driver has no more".into(),
+    };
+    let name = device.device().name.clone();
+    assert_eq!(
+        device.shared().refusal(&error, 77),
+        Error::Memory {
+            device: name,
+            bytes: 77,
+            used_bytes: Some(1024),
+            most_bytes: None
+        }
+    );
+    drop(held);
 }
