@@ -11,7 +11,6 @@ mod checks;
 mod counts;
 mod devices;
 mod faults;
-mod folds;
 mod harness;
 mod ideal;
 mod input;

@@ -129,7 +129,7 @@ pub(crate) struct Import {
     pub(crate) options: ImportOptions,
     #[command(flatten)]
     pub(crate) run: RunFlags,
-    /// Device that decodes block-scaled weights, as `rialto backend list` names it; the result is the same, and it is said if the
+    /// Device that decodes block-scaled weights, as `rialto backend list` names it, or auto; the result is the same, and it is said if the
     /// processor is faster. Its memory comes on top: half of --memory-budget at most
     #[arg(
         long,

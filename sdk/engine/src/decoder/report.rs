@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rialto_backend::DeviceInfo;
+use rialto_backend::{DeviceInfo, DeviceKind};
 use serde::Serialize;
 
 /// What a device decoded in an import, for the report. The checkpoint does not depend on it.
@@ -11,8 +11,6 @@ pub struct DeviceReport {
     /// The device: its backend, number and name, and details such as its driver.
     #[serde(flatten)]
     pub device: DeviceInfo,
-    /// Whether it is a program that plays a device on the processor, as its backend says.
-    pub is_software: bool,
     /// Tensors whose blocks it decodes, by codec.
     pub tensors: BTreeMap<String, u64>,
     /// Encoded tensors that the family decodes on the processor all the same, and why.
@@ -75,9 +73,9 @@ impl DecodingRates {
             true => ": leave --device out",
             false => "",
         };
-        let kind = match is_software(device) {
-            true => ", a software adapter",
-            false => "",
+        let kind = match device.kind {
+            DeviceKind::Software => ", a software adapter",
+            _ => "",
         };
         format!(
             "decoding on {}:{} ({}{kind}) makes {}, the processor {}{advice}",
@@ -106,7 +104,6 @@ impl DeviceReport {
             reason,
         });
         DeviceReport {
-            is_software: is_software(device),
             device: device.clone(),
             tensors: share.on_device,
             on_processor: on_processor.collect(),
@@ -119,16 +116,10 @@ impl DeviceReport {
     }
 }
 
-/// Backends mark a device that the processor plays.
-fn is_software(device: &DeviceInfo) -> bool {
-    device
-        .details
-        .get("kind")
-        .is_some_and(|kind| kind == "software")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -137,8 +128,11 @@ mod tests {
             backend: "wgpu".to_owned(),
             index: 1,
             name: "Adapter".to_owned(),
+            kind: DeviceKind::Hardware,
             memory_bytes: None,
             details: BTreeMap::new(),
+            limits: BTreeMap::new(),
+            features: BTreeSet::new(),
         };
         let rates = |device, processor| DecodingRates {
             sample_bytes: 1,
@@ -150,9 +144,7 @@ mod tests {
             text,
             "decoding on wgpu:1 (Adapter) makes 20.00 GB/s, the processor 7.10 GB/s"
         );
-        device
-            .details
-            .insert("kind".to_owned(), "software".to_owned());
+        device.kind = DeviceKind::Software;
         let text = rates(9e8, 7.1e9).text(&device);
         assert_eq!(
             text,
