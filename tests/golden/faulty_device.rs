@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rialto_backend::{
-    Backend, Buffer, Capabilities, DeviceInfo, Driver, Error, OpCall, OpenOptions, Recording,
-    TensorType,
+    Backend, Buffer, Capabilities, DeviceInfo, DeviceKind, Driver, Error, OpCall, OpenOptions,
+    Recording, TensorType,
 };
 use rialto_cpu::CpuDriver;
 
@@ -47,8 +47,7 @@ impl FaultyDevice {
         let inner = processor();
         let mut info = inner.device().clone();
         "faulty".clone_into(&mut info.backend);
-        info.details
-            .insert("kind".to_owned(), "software".to_owned());
+        info.kind = DeviceKind::Software;
         FaultyDevice {
             info,
             capabilities: inner.capabilities().clone(),

@@ -41,7 +41,13 @@ fn tolerance(before: &[f32], after: &[f32]) -> f64 {
 }
 
 /// The layer's output, its input and choices given. `edit` spoils the layer.
-fn layer(golden: &Golden, name: &str, layer: usize, edit: fn(Program) -> Program) -> Vec<f32> {
+fn layer(
+    load: &Load,
+    golden: &Golden,
+    name: &str,
+    layer: usize,
+    edit: fn(Program) -> Program,
+) -> Vec<f32> {
     let full = golden.numbers("bf16.index_topk.");
     let selects = full.iter().rev().find(|&&full| full <= layer).unwrap();
     let mut given = vec![
@@ -70,7 +76,7 @@ fn layer(golden: &Golden, name: &str, layer: usize, edit: fn(Program) -> Program
                 .excerpt("forward", &names, &[&wanted])
                 .unwrap()
         }),
-        ..Load::bf16()
+        ..load.clone()
     };
     let model = load.hugging_face(name);
     let mut session = session(&model, "forward");
@@ -126,10 +132,15 @@ fn what_is_no_number_is_outside_of_the_tolerance() {
 
 #[test]
 fn each_layer_is_that_of_transformers_within_what_roundings_explain() {
+    each_layer(&Load::bf16());
+}
+
+/// Asserts it for the device of a load.
+pub(crate) fn each_layer(load: &Load) {
     for (name, layers) in MODELS {
         let golden = Golden::open(name);
         for number in 0..layers {
-            let found = layer(&golden, name, number, |program| program);
+            let found = layer(load, &golden, name, number, |program| program);
             let share = worst(&golden, number, &found);
             println!("{name} layer {number}: {share:.2} of the tolerance");
             assert!(share <= 1.0, "{name} layer {number}: {share}");
@@ -155,7 +166,7 @@ fn a_layer_that_is_spoiled_a_little_is_outside_of_the_tolerance() {
         |program| each(program, "rialto.rms_norm/1", "eps", |_| 0.3.into()),
     ];
     for (number, edit) in spoiled.into_iter().enumerate() {
-        let found = layer(&golden, "glm52-tiny", 3, edit);
+        let found = layer(&Load::bf16(), &golden, "glm52-tiny", 3, edit);
         let share = worst(&golden, 3, &found);
         println!("fault {number}: {share:.2} of the tolerance");
         assert!(share > 1.0, "fault {number}: {share}");

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use rialto_backend::{Backend, Registry};
 use rialto_runtime::{GenerateOptions, Rows, Work, generate};
+use rialto_tensor::Dtype;
 use rialto_tests::adapters::adapters;
 use rialto_tests::device::device_or_skip;
 use rialto_wgpu::WgpuDriver;
 
-use crate::goldens::{faults_within, worst_absolute, worst_around_k};
+use crate::bf16::each_layer;
+use crate::goldens::{faults_within, multi_token_prediction, worst_absolute, worst_around_k};
 use crate::offload::{SPARSE, expert_bytes, within};
 use crate::records::Golden;
 use crate::world::{Load, MODELS, run, session, step};
@@ -56,6 +58,23 @@ fn fc_65_prompts_around_what_is_selected_have_the_logits_of_transformers() {
             let worst = worst_around_k(name, &load.hugging_face(name));
             assert!(worst <= LOGITS_ATOL, "{name} on {device}: {worst:e}");
         }
+    });
+}
+
+#[test]
+fn multi_token_prediction_is_that_of_transformers_classes() {
+    each(&adapters(), |_, load| {
+        multi_token_prediction(load, (LOGITS_ATOL, HIDDEN_RELATIVE));
+    });
+}
+
+#[test]
+fn each_layer_in_bf16_is_that_of_transformers_within_what_roundings_explain() {
+    each(&adapters(), |_, load| {
+        each_layer(&Load {
+            activation: Dtype::Bf16,
+            ..load.clone()
+        });
     });
 }
 
