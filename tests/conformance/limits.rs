@@ -307,3 +307,49 @@ fn what_takes_more_rounds_than_an_adapter_runs_is_whole() {
     let error = device.record(vec![call]).err().unwrap();
     assert_eq!(error.slug(), "backend/unsupported-element");
 }
+
+/// Where a part ends is a matter of what shares it: heads, scales, and how far a workgroup may go.
+#[test]
+fn parts_end_where_everything_that_they_need_fits() {
+    let f32s = |op: rialto_program::Op, inputs: Vec<Input>| Case::of(op, Dtype::F32, vec![inputs]);
+    // A head so wide that the rounds of a workgroup come out even.
+    let (positions, width) = (8_000, 112);
+    let gqa = Gqa {
+        groups: 1,
+        scale: 0.1,
+    };
+    let attention = vec![
+        numbers(&[1, 1, width]),
+        numbers(&[1, positions, width]),
+        numbers(&[1, positions, width]),
+        zeros(&[1]),
+        Input::ints(&[1], &[positions as i32 - 1]),
+        zeros(&[1, 1]),
+    ];
+    // As many scales as elements, which are half as large.
+    let quantized = QuantizeBlock {
+        block: [1, 1],
+        power_of_two: false,
+    };
+    let halves = numbers(&[40, 100]).values();
+    let halves = Input::floats(Dtype::Bf16, &[40, 100], &halves);
+    for (name, driver) in adapters() {
+        let registry = Registry::new().with(driver);
+        let Some(device) = device_or_skip(&registry, "wgpu") else {
+            return;
+        };
+        for case in [
+            f32s(gqa.into(), attention.clone()),
+            f32s(quantized.into(), vec![halves.clone()]),
+        ] {
+            let verdict = case.check(&*device);
+            verdict.unwrap_or_else(|reason| panic!("{name}: {reason}"));
+        }
+        // One head, whose matrix is as high as it is wide: it is summed down, and its rows are no columns of the result. Where it cannot be
+        // bound it is refused, which the check allows.
+        let op = MlaAbsorb { value: 32 };
+        let square = f32s(op.into(), vec![numbers(&[2, 1, 32]), numbers(&[64, 64])]);
+        let verdict = square.check(&*device);
+        verdict.unwrap_or_else(|reason| panic!("{name}: {reason}"));
+    }
+}

@@ -6,7 +6,7 @@ use rialto_backend::{Error, OpCall};
 use rialto_program::Op;
 
 use crate::cache::Pages;
-use crate::launch::{Floats, ITERATIONS, Launch};
+use crate::launch::{Floats, Launch};
 use crate::recording::{Recorder, times};
 use crate::storage::Memory;
 
@@ -67,11 +67,12 @@ impl Attention<'_> {
         operands.extend(self.pages.of_token());
         operands.push((&place, self.heads * self.value));
         let of_caches = self.pages.rows(recorder, self.caches)?;
-        // Positions of a dispatch with one token.
-        // Of one workgroup, in whole steps of the shader: nothing depends on where one dispatch ends and the next begins.
+        // Positions of a workgroup, in whole steps of the shader: nothing depends on where one dispatch ends and the next begins.
         // Rounds of loops for so many: the query, its products, two times along the positions, the second with four columns each.
         let loops = 2 * self.width + 6 * LANES + 8;
-        let most = recorder.most(self.each).min(ITERATIONS / loops * LANES);
+        let most = recorder
+            .most(self.each)
+            .min((recorder.loops() - 8) / loops * LANES);
         let at_once = (most / LANES * LANES).max(LANES);
         let positions = match self.positions > at_once {
             true => (0..self.positions).step_by(at_once as usize),

@@ -90,12 +90,13 @@ fn topk(call: &OpCall, recorder: &mut Recorder, k: u64) -> Result<(), Error> {
         scores.last(),
     );
     let is_bound = 4 * n <= recorder.binding_bytes() - 256;
-    if !is_bound || (n > 4 * CHUNK && rows < FEW_ROWS) {
+    let lanes = u64::from(recorder.lanes());
+    let loops = 6 * n.div_ceil(lanes) + k.div_ceil(lanes) + 4 * (256 + 32) + 16;
+    let is_long = loops > recorder.loops() || (n > 4 * CHUNK && rows < FEW_ROWS);
+    if !is_bound || is_long {
         return wide_topk(recorder, &scores, &indices, k);
     }
     let work = 8 * n;
-    let lanes = u64::from(recorder.lanes());
-    let loops = 6 * n.div_ceil(lanes) + k.div_ceil(lanes) + 4 * (256 + 32) + 16;
     let operands = [(&*scores.memory, n), (&*indices, k)];
     for part in recorder.parts(rows, recorder.most(work), &operands)? {
         let launch = Launch::units("topk", &part, work)
@@ -123,6 +124,7 @@ fn wide_topk(
     let chunks = n.div_ceil(CHUNK).max(1);
     let known = CHUNKS + 2 * chunks;
     let most = (recorder.binding_bytes() / (4 * known)).max(1);
+    let most = most.min(recorder.most(4 * n));
     let state = recorder.scratch(rows.min(most), known)?;
     let lanes = recorder.lanes();
     for rows in recorder.parts(rows, most, &[(&**indices, k)])? {

@@ -15,10 +15,6 @@ use crate::storage::{Memory, Unit};
 /// Elements of a workgroup where each invocation has one.
 pub(crate) const GROUP: u64 = 64;
 
-/// Most times that an invocation may go round loops, all of them together. Mesa's software adapters end loops after 65,535 rounds and
-/// go on as if nothing were amiss.
-pub(crate) const ITERATIONS: u64 = 60_000;
-
 /// A binding: elements of a memory, and what the shader counts.
 struct Binding {
     memory: Arc<Memory>,
@@ -181,12 +177,13 @@ impl Launch {
         if self.groups == 0 {
             return Ok(None);
         }
-        if self.loops > ITERATIONS {
+        let most = shared.limits.loops;
+        if self.loops > most {
             return Err(Error::UnsupportedElement {
                 backend: NAME.to_owned(),
                 what: format!(
-                    "a row so long that {} goes round its loops {} times, of which {ITERATIONS} are sure to be run,",
-                    self.shader, self.loops
+                    "rows of this length: {} would go round loops {} times, {most} are sure on {}",
+                    self.shader, self.loops, shared.name
                 ),
             });
         }

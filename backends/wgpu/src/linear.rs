@@ -66,6 +66,18 @@ pub(crate) struct Window {
     pub(crate) experts: Range<u64>,
 }
 
+impl Window {
+    /// The same with so many columns at most.
+    fn cut(&self, most: u64) -> impl Iterator<Item = Window> + '_ {
+        let Range { start, end } = self.columns;
+        let begins = (start..end.max(start + 1)).step_by(most as usize);
+        begins.map(move |begin| Window {
+            columns: begin..end.min(begin.saturating_add(most)),
+            ..self.clone()
+        })
+    }
+}
+
 /// Rows that are sorted by their experts: what `permute.wgsl` leaves.
 pub(crate) struct Sorted<'a> {
     pub(crate) order: &'a Arc<Memory>,
@@ -190,9 +202,9 @@ impl Product<'_> {
     }
 
     /// Parts of the weight: columns of the result where these are all rows of a matrix, and else whole batches.
-    fn windows(&self) -> Result<Vec<Window>, Error> {
+    fn windows(&self, goes_down: bool) -> Result<Vec<Window>, Error> {
         let [first, each] = self.part;
-        let are_columns = self.batches == 1 && first == 0 && each == self.columns;
+        let are_columns = !goes_down && self.batches == 1 && first == 0 && each == self.columns;
         let unit = if are_columns { 1 } else { each };
         let parts = self.weight.parts(unit)?.into_iter();
         let windows = parts.map(|rows| match are_columns {
@@ -217,7 +229,7 @@ impl Product<'_> {
         let place = recorder.place(out)?;
         let [of_x, of_out] = [self.batches * self.k, self.batches * self.columns];
         let operands = [(&*self.x.memory, of_x), (&*place, of_out)];
-        let windows = self.windows()?;
+        let windows = self.windows(goes_down)?;
         let lanes = recorder.lanes();
         let most = recorder.most(self.work());
         for rows in recorder.parts(self.count(), most, &operands)? {
@@ -225,10 +237,15 @@ impl Product<'_> {
                 rows: rows.clone(),
                 ..*self
             };
-            for (window, terms) in windows
+            let of_column = product.count() * self.batches * self.k;
+            let at_once = recorder.most(of_column) / TILE_COLUMNS * TILE_COLUMNS;
+            let windows = windows
                 .iter()
-                .flat_map(|window| self.terms().map(move |terms| (window, terms)))
+                .flat_map(|window| window.cut(at_once.max(TILE_COLUMNS)));
+            for (window, terms) in
+                windows.flat_map(|window| self.terms().map(move |terms| (window.clone(), terms)))
             {
+                let window = &window;
                 let launch = match (self.count() <= FEW_ROWS, goes_down) {
                     (true, false) => product.gemv(window, &terms, None),
                     (true, true) => product.columns(window, &terms),

@@ -8,7 +8,7 @@ use rialto_program::Op;
 use rialto_program::op::{Router, Scoring};
 use rialto_tensor::Dtype;
 
-use crate::launch::{Floats, GROUP, ITERATIONS, Launch, Weight};
+use crate::launch::{Floats, GROUP, Launch, Weight};
 use crate::linear::{FEW_ROWS, Product, Sorted, TILE_COLUMNS, Window};
 use crate::recording::{Recorder, times};
 use crate::storage::Memory;
@@ -178,7 +178,7 @@ fn experts(call: &OpCall, recorder: &mut Recorder) -> Result<(), Error> {
     let place = recorder.place(out)?;
     let each = slots * inner.max(width).max(1);
     // Of the last, so that one workgroup can sort them.
-    let sorted = ITERATIONS / 2 * u64::from(recorder.lanes()) / 8 / slots.max(1);
+    let sorted = recorder.loops() / 2 * u64::from(recorder.lanes()) / 8 / slots.max(1);
     let most = (SCRATCH.min(recorder.binding_bytes() / 4) / each.max(1)).min(sorted);
     let most = most.min(recorder.most(slots * inner * width)).max(1);
     let operands = [

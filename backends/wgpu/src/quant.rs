@@ -7,6 +7,7 @@ use rialto_program::Op;
 
 use crate::launch::{GROUP, Launch};
 use crate::recording::{Recorder, times};
+use crate::storage::Memory;
 
 /// Names of the operations of this module.
 pub(crate) const OPS: &[&str] = &["rialto.quantize_block/1", "rialto.dequantize_block/1"];
@@ -60,6 +61,36 @@ impl Grid {
         }
     }
 
+    /// Parts of units of so many elements, such that the scales of a part can be bound, too. Errors: [`Error::BufferSize`] if those of a
+    /// unit cannot.
+    fn parts(
+        &self,
+        parts: Vec<Range<u64>>,
+        each: u64,
+        scales: &Memory,
+    ) -> Result<Vec<Range<u64>>, Error> {
+        let fits = |part: &Range<u64>| {
+            let of_part = self.scales_of(&times(part, each));
+            scales.reach(of_part.start) >= of_part.end
+        };
+        let mut smaller = Vec::with_capacity(parts.len());
+        for part in parts {
+            let mut begin = part.start;
+            while begin < part.end {
+                let mut end = part.end;
+                while !fits(&(begin..end)) {
+                    if end - begin == 1 {
+                        return Err(scales.too_large());
+                    }
+                    end = begin + (end - begin) / 2;
+                }
+                smaller.push(begin..end);
+                begin = end;
+            }
+        }
+        Ok(smaller)
+    }
+
     /// What shaders of elements are told.
     fn params(&self) -> [u64; 6] {
         let [rows, columns] = self.block;
@@ -101,7 +132,8 @@ fn quantize(
     // Four codes in a word.
     let words = grid.elements.div_ceil(4);
     let operands = [(&*x.memory, 4), (&*codes, 4)];
-    for part in recorder.parts(words, recorder.most(4 * WORK), &operands)? {
+    let parts = recorder.parts(words, recorder.most(4 * WORK), &operands)?;
+    for part in grid.parts(parts, 4, &scales)? {
         let launch = Launch::elements("quantize", &part, 4 * WORK)
             .params(grid.params())
             .floats("x", &x, times(&part, 4))
@@ -121,12 +153,17 @@ fn dequantize(call: &OpCall, recorder: &mut Recorder, block: [u64; 2]) -> Result
         recorder.memory(&codes.values)?,
         recorder.memory(&scales.values)?,
     );
-    let (out, most) = (&call.outputs()[0], recorder.most(WORK));
-    let all = (grid.elements, 1);
-    recorder.leave(out, all, most, &[(&codes, 1)], |part| {
-        Launch::elements("dequantize", part, WORK)
+    let out = &call.outputs()[0];
+    let place = recorder.place(out)?;
+    let operands = [(&*codes, 1), (&*place, 1)];
+    let parts = recorder.parts(grid.elements, recorder.most(WORK), &operands)?;
+    for part in grid.parts(parts, 1, &scales)? {
+        let launch = Launch::elements("dequantize", &part, WORK)
             .params(grid.params())
             .elements_of(&codes, part.clone())
-            .words(&scales, grid.scales_of(part))
-    })
+            .words(&scales, grid.scales_of(&part))
+            .words(&place, part);
+        recorder.dispatch(launch)?;
+    }
+    recorder.settle(&place, out)
 }

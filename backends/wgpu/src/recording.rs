@@ -104,8 +104,11 @@ impl Recorder {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
         let memory = Memory::new(&self.shared, &f32s([words.len() as u64]), usage)?;
         let bytes: &[u8] = bytemuck::cast_slice(words);
-        for (buffer, begin, _) in memory.spans(0..bytes.len() as u64) {
-            self.shared.queue.write_buffer(buffer, begin, bytes);
+        let mut rest = bytes;
+        for (buffer, begin, length) in memory.spans(0..bytes.len() as u64) {
+            let (piece, others) = rest.split_at(length as usize);
+            self.shared.queue.write_buffer(buffer, begin, piece);
+            rest = others;
         }
         Ok(Arc::new(memory))
     }
@@ -128,6 +131,11 @@ impl Recorder {
             true => 256,
             false => 128,
         }
+    }
+
+    /// How often an invocation may go round loops.
+    pub(crate) fn loops(&self) -> u64 {
+        self.shared.limits.loops
     }
 
     /// Most bytes of a binding.

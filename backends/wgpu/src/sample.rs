@@ -57,9 +57,9 @@ fn choose(call: &OpCall, recorder: &mut Recorder, shader: &'static str) -> Resul
         false => None,
     };
     let lanes = u64::from(recorder.lanes());
-    // A token is drawn in five cuts at most, each of which finds a key's digits and a place's, two at a time; and in two sums.
+    // A token is drawn in three cuts at most, each of which finds a key's digits and a place's, two at a time; and in two sums.
     let sums = if is_drawn {
-        5 * (15 + digits / 2) + 2
+        3 * (15 + digits / 2) + 2
     } else {
         0
     };

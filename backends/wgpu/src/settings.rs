@@ -12,7 +12,7 @@ pub struct Settings {
     pub buffer_bytes: Option<u64>,
     /// Most invocations of a workgroup, 128 at least.
     pub invocations: Option<u32>,
-    /// Most multiplications and additions of a dispatch; what takes more is several.
+    /// Most multiplications and additions of a dispatch; what takes more is several, down to a row, a head or 64 columns of a product.
     pub dispatch_work: Option<u64>,
     /// Most bytes that buffers have together, those of recordings among them. More is refused.
     pub memory_bytes: Option<u64>,

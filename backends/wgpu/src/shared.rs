@@ -20,6 +20,8 @@ pub(crate) struct Limits {
     pub(crate) invocations: u32,
     /// Multiplications and additions of a dispatch, so that none takes longer than a watchdog waits, which is two seconds.
     pub(crate) work: u64,
+    /// How often an invocation may go round loops, all of them together.
+    pub(crate) loops: u64,
 }
 
 impl Limits {
@@ -92,6 +94,11 @@ impl Shared {
             DeviceKind::Software => 1 << 28,
             _ => 1 << 35,
         };
+        // Mesa's end loops after 65,535 rounds and go on as if nothing were amiss.
+        let loops = match info.kind {
+            DeviceKind::Software => 60_000,
+            _ => u32::MAX.into(),
+        };
         let limits = Limits {
             buffer_bytes,
             binding_bytes: binding_bytes
@@ -105,7 +112,9 @@ impl Shared {
             invocations: settings
                 .invocations
                 .unwrap_or(u32::MAX)
-                .min(required.max_compute_invocations_per_workgroup),
+                .min(required.max_compute_invocations_per_workgroup)
+                .min(required.max_compute_workgroup_size_x),
+            loops,
         };
         let request = move || {
             done(adapter.request_device(&wgpu::DeviceDescriptor {

@@ -18,10 +18,12 @@ pub struct Capabilities {
     /// Whether weights may stay E4M3 codes in blocks.
     pub runs_block_weights: bool,
     /// Whether the result for a row is the same bits whatever other rows the step has: then prompts in pieces, cached decoding and
-    /// batches are the same as one sequence at a time, bit for bit.
+    /// batches are the same as one sequence at a time, bit for bit. Of a cache that is larger than the device binds at once it is so for the
+    /// same pages.
     pub is_row_invariant: bool,
     /// Most bytes that an operation may need at once of a tensor, if there is a limit: of its last axis a row, in F32; of the heads of MLA
-    /// a head's matrix; of blocks to be quantized a row of blocks. Tensors of any size run in such pieces.
+    /// a head's matrix; of blocks to be quantized a row of blocks; of experts what a token's choices have between two products; of a
+    /// router three words for each expert; all of a page table. Tensors of any size run in such pieces.
     pub max_piece_bytes: Option<u64>,
 }
 

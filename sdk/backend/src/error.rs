@@ -93,10 +93,12 @@ pub enum Error {
         /// The end of those asked for.
         end: u64,
     },
-    /// A buffer that is larger than a device allows.
-    #[error("a buffer of {tensor} is larger than the {most_bytes} bytes that one may have")]
+    /// A buffer, or what of it is needed at once, that is larger than a device allows.
+    #[error(
+        "{tensor}, or a part of it that is needed at once, is larger than the {most_bytes} bytes that the device takes"
+    )]
     BufferSize {
-        /// The buffer.
+        /// All of it.
         tensor: TensorType,
         /// The largest, in bytes.
         most_bytes: u64,
@@ -253,6 +255,9 @@ impl Error {
                 "`rialto backend list` shows the devices there are; `wgpu` is a feature that a program is built with"
                     .to_owned(),
             ),
+            Error::BufferSize { .. } => {
+                Some("choose a device that takes more, or run with `--backend cpu`".to_owned())
+            }
             Error::NoDevice { .. } => {
                 Some("`rialto backend list` shows the devices there are".to_owned())
             }
