@@ -22,7 +22,8 @@
 //! | `norm` | those of what goes over whole rows |
 //! | `rope` | those of rotary position embedding |
 //! | `linear` | those of products with weights |
-//! | `moe` | those of a mixture of experts |
+//! | `router` | those that choose experts |
+//! | `experts` | those of a mixture of experts |
 //! | `cache` | where rows of caches are, and the dispatch that writes them |
 //! | `indexer` | the dispatches that choose positions |
 //! | `attention` | those of attention over caches |
@@ -35,10 +36,10 @@ mod attention;
 mod budget;
 mod cache;
 pub mod device;
+mod experts;
 mod indexer;
 mod launch;
 mod linear;
-mod moe;
 mod norm;
 mod ops;
 mod plain;
@@ -47,6 +48,7 @@ mod quant;
 mod recording;
 mod replay;
 mod rope;
+mod router;
 mod sample;
 pub mod settings;
 mod shader;

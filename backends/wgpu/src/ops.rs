@@ -4,7 +4,7 @@ use rialto_backend::{Error, OpCall};
 
 use crate::device::NAME;
 use crate::recording::Recorder;
-use crate::{attention, cache, indexer, linear, moe, norm, plain, quant, rope, sample};
+use crate::{attention, cache, experts, indexer, linear, norm, plain, quant, rope, router, sample};
 
 type Record = fn(&OpCall, &mut Recorder) -> Option<Result<(), Error>>;
 
@@ -12,7 +12,8 @@ type Record = fn(&OpCall, &mut Recorder) -> Option<Result<(), Error>>;
 const MODULES: &[(&[&str], Record)] = &[
     (plain::OPS, plain::record),
     (linear::OPS, linear::record),
-    (moe::OPS, moe::record),
+    (router::OPS, router::record),
+    (experts::OPS, experts::record),
     (norm::OPS, norm::record),
     (rope::OPS, rope::record),
     (cache::OPS, cache::record),

@@ -35,6 +35,9 @@ pub(crate) const SPAN: usize = 11;
 /// What stands behind a name in the constant that says what its elements are.
 pub(crate) const KIND: &str = "kind";
 
+/// The number of BF16.
+pub(crate) const BF16: u32 = 1;
+
 /// The number of codes in blocks.
 pub(crate) const E4M3: u32 = 2;
 
@@ -42,7 +45,7 @@ pub(crate) const E4M3: u32 = 2;
 pub(crate) fn kind(dtype: Dtype) -> Option<u32> {
     match dtype {
         Dtype::F32 => Some(0),
-        Dtype::Bf16 => Some(1),
+        Dtype::Bf16 => Some(BF16),
         Dtype::F8E4m3 => Some(E4M3),
         _ => None,
     }
