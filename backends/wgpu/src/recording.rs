@@ -86,7 +86,9 @@ impl Recorder {
         let fits = |memory: &Arc<Memory>| {
             memory.is_one() && (elements..=most).contains(&memory.elements())
         };
-        let found = self.free.iter().position(fits);
+        let found = (0..self.free.len())
+            .filter(|&position| fits(&self.free[position]))
+            .min_by_key(|&position| self.free[position].elements());
         let memory = match found {
             Some(position) => self.free.swap_remove(position),
             None => Arc::new(Memory::new(
