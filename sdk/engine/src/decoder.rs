@@ -10,6 +10,7 @@
 mod recordings;
 mod report;
 mod sample;
+mod together;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

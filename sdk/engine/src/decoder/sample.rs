@@ -1,13 +1,14 @@
 //! A sample of a checkpoint, decoded by the device and by the processor before anything is written: whether the bytes are the same,
 //! and who is faster.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Builder;
 use std::time::Instant;
 
 use rialto_bridge::Bridge;
 use rialto_tensor::Region;
 
+use super::together::together;
 use super::{Decoder, DecodingRates, Rectangle};
 use crate::encoded::{Encoded, Stored};
 use crate::{Error, Progress};
@@ -101,12 +102,10 @@ fn timed(
 ) -> Result<f64, Error> {
     let threads = threads.clamp(1, sample.len().max(1));
     let longest = sample.iter().map(Sampled::decoded_bytes).max();
-    // Starting threads is no part of it.
-    let (next, ready) = (AtomicUsize::new(0), Barrier::new(threads));
-    let work = || {
-        // Written to, so that no page of it is the first time's.
-        let mut out = vec![0xff; longest.unwrap_or_default()];
-        ready.wait();
+    let next = AtomicUsize::new(0);
+    // Written to, so that no page of it is the first time's.
+    let room = || vec![0xff; longest.unwrap_or_default()];
+    let work = |mut out: Vec<u8>| {
         let begin = Instant::now();
         loop {
             let turn = next.fetch_add(1, Ordering::Relaxed);
@@ -121,18 +120,10 @@ fn timed(
             decode(&sampled.rectangle()?, out)?;
         }
     };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let own = work();
-        let others = others.into_iter().map(|other| {
-            let other = other.join();
-            other.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        let begins: Vec<Instant> = std::iter::once(own)
-            .chain(others)
-            .collect::<Result<_, _>>()?;
-        // The others may have done it all before this thread had its first turn.
-        let first = begins.into_iter().min().unwrap_or_else(Instant::now);
-        Ok(first.elapsed().as_secs_f64())
-    })
+    // Starting threads is no part of it.
+    let begins = together(threads, Builder::new, room, work);
+    let begins: Vec<Instant> = begins.into_iter().collect::<Result<_, _>>()?;
+    // The others may have done it all before this thread had its first turn.
+    let first = begins.into_iter().min().unwrap_or_else(Instant::now);
+    Ok(first.elapsed().as_secs_f64())
 }
