@@ -305,8 +305,16 @@ impl ImportPlan {
     ///
     /// The result is that of [`ImportPlan::run`], byte for byte, so an attempt with a device is gone on with by one without, and the
     /// other way round. A sample of what is stored is decoded by both first: bytes are compared, and `progress` is told which
-    /// of the two is faster. Lanes share the device; its buffers come on top of the memory budget, half of that at most and never
-    /// more than 128 MiB, unless one block takes more.
+    /// of the two is faster. Lanes share the device.
+    ///
+    /// What is held on top of the memory budget:
+    /// * the device's buffers: half of the budget at most and never more than 128 MiB, unless one block takes more; and what the
+    ///   backend passes bytes through;
+    /// * before the first lane begins, the sample. A rectangle of it has 2^20 elements, or those of the whole blocks around them. There
+    ///   are as many as have 8 MiB of codes, with their scales, and for each lane two in BF16: one decoded by the device, and one to
+    ///   compare it with;
+    /// * from then on, for all lanes together, one rectangle in BF16 to compare with: that of the largest band, 2 MiB at most, with
+    ///   the blocks that it begins and ends in.
     ///
     /// Errors: those of [`ImportPlan::run`]; [`Error::Device`] if the device does not run the operation, or stops, which keeps
     /// what is done as other failures do; [`Error::DeviceDiffers`] if it makes other bytes, after which a run by one process
