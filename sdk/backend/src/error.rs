@@ -281,7 +281,29 @@ impl Error {
             Error::Pages { .. } => {
                 Some("end other sequences, or make the caches longer".to_owned())
             }
+            Error::Refused { .. } => {
+                Some("report it with the device's name and driver".to_owned())
+            }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A user cannot mend it, and is told so where it happens, in the words of `docs/errors.md`.
+    #[test]
+    fn a_call_that_a_device_refuses_is_to_be_reported() {
+        let refused = Error::Refused {
+            device: "a card".to_owned(),
+            reason: "no such binding".to_owned(),
+        };
+        let help = refused.help().unwrap_or_default();
+        let docs = include_str!("../../../docs/errors.md");
+        let line = docs.lines().find(|line| line.contains(refused.slug()));
+        let advice = line.and_then(|line| line.trim_end_matches(" |").rsplit(" | ").next());
+        assert_eq!(Some(help.as_str()), advice);
     }
 }
