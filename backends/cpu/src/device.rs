@@ -153,7 +153,7 @@ impl Backend for CpuBackend {
         &self.capabilities
     }
 
-    /// Errors: besides those of the trait [`Error::UnsupportedElement`] for others than F32, BF16, I32 and F8_E4M3.
+    /// Errors: those of the trait, [`Error::UnsupportedElement`] for others than F32, BF16, I32 and F8_E4M3.
     fn allocate(&self, tensor: &TensorType) -> Result<Buffer, Error> {
         let storage = Storage::allocate(tensor, &self.queue, &self.info.name)?;
         Ok(Buffer::new(tensor.clone(), Arc::new(storage)))

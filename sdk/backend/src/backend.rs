@@ -32,6 +32,10 @@ fn names<S: serde::Serializer>(dtypes: &[Dtype], serializer: S) -> Result<S::Ok,
 }
 
 /// An opened device. Calls may come from any thread.
+///
+/// Errors of the device, which may come of every call that returns any, and of [`Recording::replay`]: [`Error::Lost`] and
+/// [`Error::Deadline`], after which the device is not used again and every call says the same; [`Error::Refused`] for a call that the
+/// device's own checks do not let through, after which others go on.
 pub trait Backend: Send + Sync {
     /// What it is.
     fn device(&self) -> &DeviceInfo;
@@ -39,11 +43,17 @@ pub trait Backend: Send + Sync {
     /// What it can do.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Memory for elements of a type. What it holds is not defined. Errors: [`Error::Memory`], [`Error::BufferSize`].
+    /// Memory for elements of a type. What it holds is not defined.
+    ///
+    /// Errors: [`Error::Program`] for a shape of more bytes than can be counted, [`Error::UnsupportedElement`], [`Error::BufferSize`],
+    /// [`Error::Memory`]; those of the device.
     fn allocate(&self, tensor: &TensorType) -> Result<Buffer, Error>;
 
-    /// Copies bytes into a buffer, after what was replayed before and before what is replayed after. Little-endian, dense.
-    /// Errors: [`Error::BufferRange`], [`Error::ForeignBuffer`], [`Error::Lost`].
+    /// Copies bytes into a buffer, after what was replayed before and before what is replayed after. Little-endian, dense. Other bytes
+    /// stay, also those that another thread writes at the same time.
+    ///
+    /// Errors: [`Error::BufferRange`], [`Error::ForeignBuffer`], [`Error::Memory`] for what the bytes pass through; those of the
+    /// device, also of what was replayed before.
     fn write(&self, buffer: &Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), Error>;
 
     /// Copies bytes out of a buffer, after what was replayed before; waits for it. Errors: as [`Backend::write`].
@@ -51,14 +61,16 @@ pub trait Backend: Send + Sync {
 
     /// Prepares a list of calls to be run in order. Workspaces are allocated here, and everything that can be refused is.
     ///
-    /// Errors: [`Error::UnsupportedOp`], [`Error::Operand`], [`Error::Memory`], [`Error::ForeignBuffer`].
+    /// Errors: [`Error::UnsupportedOp`], [`Error::UnsupportedElement`], [`Error::Operand`], [`Error::ForeignBuffer`],
+    /// [`Error::BufferSize`] for what an operation needs in one piece, [`Error::Memory`]; those of the device.
     fn record(&self, calls: Vec<OpCall>) -> Result<Box<dyn Recording>, Error>;
 }
 
 /// A recorded list of calls. It keeps its buffers.
 pub trait Recording: Send {
     /// Runs the calls on what the buffers hold now. It may return before they are done; [`Backend::read`] waits.
-    /// Errors: [`Error::Lost`].
+    ///
+    /// Errors: [`Error::Memory`] for what a device needs to be given work; those of the device, as [`Backend`] lists them.
     fn replay(&mut self) -> Result<(), Error>;
 
     /// What a replay asks of the device. All 0 on a device that does not count.
