@@ -54,11 +54,9 @@ impl WgpuDriver {
             let instance = wgpu::Instance::new(descriptor);
             done(instance.enumerate_adapters(wgpu::Backends::PRIMARY))
         };
-        let adapters = within(DRIVER_DEADLINE, enumerate).ok_or_else(|| {
-            let seconds = DRIVER_DEADLINE.as_secs();
-            format!("drivers did not say within {seconds} s which adapters there are")
+        let adapters = within(DRIVER_DEADLINE, enumerate).map_err(|unanswered| {
+            format!("which adapters there are is not known: a driver {unanswered}")
         })?;
-        let adapters = adapters.unwrap_or_default();
         let seen: Vec<Seen> = adapters.iter().map(Seen::of).collect();
         Ok(Found {
             sorted: sort(&seen, &self.settings, &asked()),

@@ -123,14 +123,8 @@ impl Shared {
                 ..wgpu::DeviceDescriptor::default()
             }))
         };
-        let late = || {
-            let seconds = DRIVER_DEADLINE.as_secs();
-            format!("its driver did not answer within {seconds} s")
-        };
-        let opened = within(DRIVER_DEADLINE, request);
-        let (device, queue) = opened
-            .flatten()
-            .ok_or_else(late)?
+        let (device, queue) = within(DRIVER_DEADLINE, request)
+            .map_err(|unanswered| format!("its driver {unanswered}"))?
             .map_err(|error| error.to_string())?;
         let failed = Arc::new(Mutex::new(None));
         let lost = {
