@@ -41,6 +41,8 @@ mod indexer;
 mod launch;
 mod linear;
 mod norm;
+#[cfg(test)]
+mod opened;
 mod ops;
 mod plain;
 mod probe;

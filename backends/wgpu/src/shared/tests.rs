@@ -7,18 +7,8 @@ use rialto_program::op::{Linear, Scale};
 use rialto_tensor::Dtype;
 
 use super::*;
+use crate::opened::opened_or_skip;
 use crate::{WgpuBackend, WgpuDriver};
-
-/// The first adapter, if this machine has one. The conformance suite says whether it must.
-fn opened(settings: Settings) -> Option<WgpuBackend> {
-    match WgpuDriver::with_settings(settings).open_adapter(0) {
-        Ok(device) => Some(device),
-        Err(error) => {
-            assert_eq!(error.slug(), "backend/no-device", "{error}");
-            None
-        }
-    }
-}
 
 fn floats(device: &dyn Backend, dtype: Dtype, shape: &[u64]) -> Result<Buffer, Error> {
     device.allocate(&TensorType::new(dtype, shape))
@@ -81,7 +71,7 @@ fn all_fail(
 
 #[test]
 fn fc_67_a_device_that_is_lost_says_so_in_every_call_and_a_new_one_works() {
-    let Some(device) = opened(Settings::default()) else {
+    let Some(device) = opened_or_skip(Settings::default()) else {
         return;
     };
     let [from, to] = [(); 2].map(|()| floats(&device, Dtype::F32, &[3]).unwrap());
@@ -95,7 +85,7 @@ fn fc_67_a_device_that_is_lost_says_so_in_every_call_and_a_new_one_works() {
     drop(device);
     assert_eq!(recording.replay().unwrap_err().slug(), "backend/lost");
     drop((from, to, recording));
-    works(&opened(Settings::default()).unwrap()).unwrap();
+    works(&opened_or_skip(Settings::default()).unwrap()).unwrap();
 }
 
 /// A product that takes longer than some microseconds on any device, with its buffers.
@@ -115,7 +105,7 @@ fn fc_67_a_dispatch_beyond_the_deadline_is_an_error_and_the_device_is_not_used_a
         deadline,
         ..Settings::default()
     };
-    let Some(device) = opened(settings) else {
+    let Some(device) = opened_or_skip(settings) else {
         return;
     };
     let ([x, weight, out], mut recording) = slow(&device);
@@ -142,7 +132,7 @@ fn fc_67_a_dispatch_beyond_the_deadline_is_an_error_and_the_device_is_not_used_a
     // The end of the device does not wait for the dispatch, either.
     drop((device, x, weight, out, other, recording));
     assert!(begun.elapsed() < Duration::from_secs(10), "{begun:?}");
-    works(&opened(Settings::default()).unwrap()).unwrap();
+    works(&opened_or_skip(Settings::default()).unwrap()).unwrap();
     // What was left alone ends with the dispatch; an end of the process in its midst would be the test's fault.
     std::thread::sleep(Duration::from_millis(500));
 }
@@ -154,7 +144,7 @@ fn fc_67_a_submission_behind_one_that_is_not_done_in_time_is_an_error() {
         deadline: Duration::from_micros(1),
         ..Settings::default()
     };
-    let Some(device) = opened(settings) else {
+    let Some(device) = opened_or_skip(settings) else {
         return;
     };
     let (buffers, mut recording) = slow(&device);
@@ -172,7 +162,7 @@ fn memory_is_counted_given_back_and_refused_beyond_its_bound() {
         memory_bytes: Some(1 << 20),
         ..Settings::default()
     };
-    let Some(device) = opened(settings) else {
+    let Some(device) = opened_or_skip(settings) else {
         return;
     };
     assert_eq!(device.device().memory_bytes, Some(1 << 20));
@@ -205,7 +195,7 @@ fn the_workspaces_of_a_recording_count_as_long_as_it_lives() {
         memory_bytes: Some(1 << 20),
         ..Settings::default()
     };
-    let Some(device) = opened(settings) else {
+    let Some(device) = opened_or_skip(settings) else {
         return;
     };
     // Results in BF16 are made in F32 first: 800 kB beside two of 400 kB.
@@ -227,7 +217,7 @@ fn what_the_device_itself_refuses_is_no_loss() {
         edits: vec![("elementwise", "fn main(", "fn nothing(")],
         ..Settings::default()
     };
-    let Some(device) = opened(settings) else {
+    let Some(device) = opened_or_skip(settings) else {
         return;
     };
     let [from, to] = [(); 2].map(|()| floats(&device, Dtype::F32, &[4, 3]).unwrap());
@@ -244,7 +234,7 @@ fn what_the_device_itself_refuses_is_no_loss() {
 /// The numbers that are needed are compared with those of a real adapter when it is opened.
 #[test]
 fn fc_60_an_adapter_that_is_held_to_too_little_is_refused_with_both_numbers() {
-    let Some(device) = opened(Settings::default()) else {
+    let Some(device) = opened_or_skip(Settings::default()) else {
         return;
     };
     let settings = Settings {
@@ -266,7 +256,7 @@ fn fc_60_an_adapter_that_is_held_to_too_little_is_refused_with_both_numbers() {
 /// A driver that has no more is not to be had here: what wgpu says of one.
 #[test]
 fn what_a_driver_cannot_give_is_a_lack_of_memory_with_what_is_in_use() {
-    let Some(device) = opened(Settings::default()) else {
+    let Some(device) = opened_or_skip(Settings::default()) else {
         return;
     };
     let held = floats(&device, Dtype::F32, &[256]).unwrap();

@@ -1,0 +1,74 @@
+//! Writing and reading, from many threads and much.
+
+use std::process::{Command, Stdio};
+
+use super::*;
+use crate::opened::opened_or_skip;
+
+/// Threads wait for one device, and any of them may be told what another waits for.
+#[test]
+fn many_threads_read_what_they_wrote() {
+    let Some(device) = opened_or_skip(Settings::default()) else {
+        return;
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..8u8 {
+            let device = &device;
+            scope.spawn(move || {
+                let tensor = TensorType::new(Dtype::F32, [33]);
+                let buffer = device.allocate(&tensor).unwrap();
+                for round in 0..50 {
+                    let bytes = [thread ^ round; 33 * 4];
+                    device.write(&buffer, 0, &bytes).unwrap();
+                    let mut found = [0; 33 * 4];
+                    device.read(&buffer, 0, &mut found).unwrap();
+                    assert_eq!(found, bytes);
+                }
+            });
+        }
+    });
+}
+
+/// What was written is in the host's memory once more until the device has it: of many writes in a row only some are.
+#[cfg(target_os = "linux")]
+#[test]
+fn writes_in_a_row_do_not_pile_up_in_memory() {
+    // In a process of its own: what is measured is the most that a process ever had, whatever other tests are at.
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "device::tests::writes_in_a_row"])
+        .args(["--ignored", "--nocapture"])
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success(), "{printed}");
+    assert!(printed.contains("1 passed"), "{printed}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "writes_in_a_row_do_not_pile_up_in_memory runs it in a process of its own"]
+fn writes_in_a_row() {
+    let Some(device) = opened_or_skip(Settings::default()) else {
+        return;
+    };
+    let most = || -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim()
+            .strip_suffix(" kB")
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    let tensor = TensorType::new(Dtype::F32, [4 << 20]);
+    let (buffer, bytes) = (device.allocate(&tensor).unwrap(), vec![1; 16 << 20]);
+    let begin = most();
+    for _ in 0..64 {
+        device.write(&buffer, 0, &bytes).unwrap();
+    }
+    let more = most() - begin;
+    assert!(more < 256 << 10, "{more} KiB more");
+}
