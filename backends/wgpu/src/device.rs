@@ -118,6 +118,17 @@ impl WgpuBackend {
             Ok(())
         })?;
         self.shared.wait()?;
+        self.take_mapped(&staging, &mapped, bytes)
+    }
+
+    /// Bytes of a buffer of which is told when it is mapped. Errors: [`Error::Lost`] or [`Error::Deadline`] if it is not: the device
+    /// was done, so what it says of nothing else is to be trusted.
+    fn take_mapped(
+        &self,
+        staging: &wgpu::Buffer,
+        mapped: &mpsc::Receiver<Result<(), wgpu::BufferAsyncError>>,
+        bytes: &mut [u8],
+    ) -> Result<(), Error> {
         // It may be told by another thread, which waits for the same device and is not done telling yet.
         match mapped.recv_timeout(self.shared.deadline) {
             Ok(Ok(())) => {}

@@ -171,11 +171,12 @@ impl Shared {
         }
     }
 
+    /// The device is lost, and not used again.
     pub(crate) fn lost(&self, reason: &str) -> Error {
-        Error::Lost {
+        self.fail(Error::Lost {
             device: self.name.clone(),
             reason: reason.to_owned(),
-        }
+        })
     }
 
     /// The device has failed for good: from now on, this is what every call says, or what an earlier failure was.
@@ -183,7 +184,7 @@ impl Shared {
         locked(&self.failed).get_or_insert(error).clone()
     }
 
-    /// After the deadline.
+    /// The device was not done by the deadline, and is not used again.
     pub(crate) fn late(&self) -> Error {
         self.fail(Error::Deadline {
             device: self.name.clone(),
@@ -216,8 +217,8 @@ impl Shared {
         match wait::poll(&self.device, submission, self.deadline) {
             Ok(()) => self.check(),
             Err(Some(wgpu::PollError::Timeout)) => Err(self.late()),
-            Err(Some(error)) => Err(self.fail(self.lost(&error.to_string()))),
-            Err(None) => Err(self.fail(self.lost("its driver failed while it was waited for"))),
+            Err(Some(error)) => Err(self.lost(&error.to_string())),
+            Err(None) => Err(self.lost("its driver failed while it was waited for")),
         }
     }
 

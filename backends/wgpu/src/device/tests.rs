@@ -29,6 +29,27 @@ fn many_threads_read_what_they_wrote() {
     });
 }
 
+/// Memory that cannot be read back when the device has said that it is done: nobody knows what else it has not done.
+#[test]
+fn a_device_that_does_not_give_back_what_it_made_is_not_used_again() {
+    let failures = [Err(wgpu::BufferAsyncError), Ok(())];
+    for mapped in failures {
+        let Some(device) = opened_or_skip(Settings::default()) else {
+            return;
+        };
+        let buffer = device.allocate(&TensorType::new(Dtype::F32, [4])).unwrap();
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        // One that nobody has mapped, whatever is said.
+        let staging = device.shared.create(16, usage).unwrap();
+        let (told, given) = mpsc::channel();
+        told.send(mapped).unwrap();
+        let error = device.take_mapped(&staging, &given, &mut [0; 16]);
+        let error = error.unwrap_err();
+        assert_eq!(error.slug(), "backend/lost", "{error}");
+        assert_eq!(device.write(&buffer, 0, &[0; 16]), Err(error));
+    }
+}
+
 /// What was written is in the host's memory once more until the device has it: of many writes in a row only some are.
 #[cfg(target_os = "linux")]
 #[test]
