@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, PoisonError, RwLock, mpsc};
 
 use rialto_backend::{
     Backend, Buffer, Capabilities, DeviceInfo, Error, OpCall, Recording, TensorType,
@@ -31,6 +31,8 @@ pub struct WgpuBackend {
     shared: Arc<Shared>,
     /// Bytes written since it was last waited for because of them.
     staged: AtomicU64,
+    /// Whoever writes a part of a word reads it, and writes the whole of it: nobody else writes meanwhile.
+    words: RwLock<()>,
 }
 
 impl WgpuBackend {
@@ -51,6 +53,7 @@ impl WgpuBackend {
             info,
             shared,
             staged: AtomicU64::new(0),
+            words: RwLock::default(),
         })
     }
 
@@ -180,9 +183,11 @@ impl Backend for WgpuBackend {
             let end = begin + length;
             let (first, last) = (begin / 4 * 4, end.next_multiple_of(4));
             if (first, last) == (begin, end) {
+                let _with_others = self.words.read().unwrap_or_else(PoisonError::into_inner);
                 self.write_words(buffer, begin, piece)?;
             } else {
                 // Of a word that is written in part, the other bytes stay.
+                let _alone = self.words.write().unwrap_or_else(PoisonError::into_inner);
                 let mut words = vec![0; (last - first) as usize];
                 self.read_words(buffer, first, &mut words)?;
                 words[(begin - first) as usize..][..piece.len()].copy_from_slice(piece);

@@ -29,6 +29,39 @@ fn many_threads_read_what_they_wrote() {
     });
 }
 
+/// Devices write whole words: of one that two threads write at the same time, each a part, both parts are kept.
+#[test]
+fn threads_that_write_parts_of_a_word_keep_what_each_other_wrote() {
+    let Some(device) = opened_or_skip(Settings::default()) else {
+        return;
+    };
+    let tensor = TensorType::new(Dtype::Bf16, [4]);
+    let buffer = device.allocate(&tensor).unwrap();
+    device.write(&buffer, 0, &[0; 8]).unwrap();
+    // What each writes, and what of it is nobody else's.
+    let pairs = [
+        [(0..2, 0..2), (2..4, 2..4)],
+        [(0..3, 0..3), (3..8, 3..8)],
+        [(0..4, 0..2), (2..4, 4..4)],
+    ];
+    for pair in pairs {
+        std::thread::scope(|scope| {
+            for (written, own) in pair {
+                let (device, buffer) = (&device, &buffer);
+                scope.spawn(move || {
+                    for round in 1..=100 {
+                        let bytes = vec![round; (written.end - written.start) as usize];
+                        device.write(buffer, written.start, &bytes).unwrap();
+                        let mut found = vec![0; (own.end - own.start) as usize];
+                        device.read(buffer, own.start, &mut found).unwrap();
+                        assert_eq!(found, bytes[..found.len()], "{written:?}");
+                    }
+                });
+            }
+        });
+    }
+}
+
 /// Memory that cannot be read back when the device has said that it is done: nobody knows what else it has not done.
 #[test]
 fn a_device_that_does_not_give_back_what_it_made_is_not_used_again() {
