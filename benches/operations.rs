@@ -1,8 +1,9 @@
 //! Operations at the model's own sizes, on the processor and on an adapter of wgpu if there is one, each beside a copy of the bytes that it
 //! reads at least, made by the same device: the floor of what is bound by memory, far below what is bound by arithmetic. What is done for a
-//! token's logits, indices and attention, one group each, which is named after the device, what computes, and its driver. Times of a
-//! software adapter say nothing of a GPU.
+//! token's logits, indices and attention, one group each, which is named after the device and what computes; its driver is printed. Times of
+//! a software adapter say nothing of a GPU.
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
+#![allow(clippy::print_stdout, reason = "a bench talks to whoever runs it")]
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -34,24 +35,24 @@ impl Device {
         let adapter = WgpuDriver::new().open(0, &OpenOptions::default());
         let processor = CpuDriver.open(0, &OpenOptions::default());
         let found = [Ok(processor.expect("there is a processor")), adapter];
-        let found = found.into_iter().flatten();
-        found
-            .map(|backend| Device {
+        let devices = found.into_iter().flatten().map(|backend| {
+            // What numbers are worth nothing without.
+            let device = backend.device();
+            println!("{device}, {}: {:?}", device.kind, device.details);
+            Device {
                 backend,
                 random: Random(7),
-            })
-            .collect()
+            }
+        });
+        devices.collect()
     }
 
     /// A name for what is measured here.
     fn group(&self, what: &str) -> String {
         let device = self.backend.device();
-        let driver = device.details.get("driver");
-        let driver = driver.map(|driver| format!(", {driver}"));
         format!(
-            "{what} on {device}, {}{}",
-            device.kind,
-            driver.unwrap_or_default()
+            "{what}, {}:{}, {}",
+            device.backend, device.index, device.kind
         )
     }
 
