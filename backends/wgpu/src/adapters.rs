@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use rialto_backend::{Backend, Driver, Error, OpenOptions, Probe};
 
-use crate::device::{NAME, WgpuBackend};
+use crate::NAME;
+use crate::device::WgpuBackend;
 use crate::probe::{Seen, Sorted, sort};
 use crate::settings::Settings;
 use crate::wait::{DRIVER_DEADLINE, done, within};

@@ -7,7 +7,7 @@ use rialto_program::Op;
 
 use crate::cache::Pages;
 use crate::launch::{Floats, Launch};
-use crate::recording::{Recorder, times};
+use crate::recorder::{Recorder, times};
 use crate::storage::Memory;
 
 /// Names of the operations of this module.

@@ -9,14 +9,12 @@ use rialto_backend::{
 };
 use rialto_tensor::Dtype;
 
+use crate::NAME;
 use crate::ops;
 use crate::recording::WgpuRecording;
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::storage::{Memory, Storage};
-
-/// Name of the backend.
-pub(crate) const NAME: &str = "wgpu";
 
 /// Bytes that are written, or read back, at a time: what of a weight is in the host's memory once more.
 const PIECE_BYTES: u64 = 16 << 20;

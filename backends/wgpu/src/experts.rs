@@ -8,7 +8,7 @@ use rialto_program::Op;
 
 use crate::launch::{Floats, Launch, Weight};
 use crate::linear::{FEW_ROWS, Product, Sorted, TILE_COLUMNS, Window};
-use crate::recording::{Recorder, times};
+use crate::recorder::{Recorder, times};
 use crate::shader::BF16;
 use crate::storage::Memory;
 

@@ -9,7 +9,7 @@ use rialto_program::op::IndexerScores;
 
 use crate::cache::Pages;
 use crate::launch::{Floats, GROUP, Launch};
-use crate::recording::{Recorder, times};
+use crate::recorder::{Recorder, times};
 use crate::storage::Memory;
 
 /// Names of the operations of this module.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use rialto_backend::Error;
 
-use crate::device::NAME;
-use crate::recording::groups_of;
+use crate::NAME;
 use crate::replay::{Groups, Step};
 use crate::shader::{BASES, E4M3, KIND, PARAMS, SPAN};
 use crate::shared::Shared;
@@ -324,4 +323,9 @@ impl Weight {
         }
         Ok(parts)
     }
+}
+
+/// Groups of a part where each invocation has a unit.
+fn groups_of(part: &Range<u64>) -> u64 {
+    (part.end - part.start).div_ceil(GROUP)
 }

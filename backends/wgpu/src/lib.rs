@@ -15,7 +15,8 @@
 //! | `storage` | memory behind a buffer |
 //! | `shader` | shaders, and how lines that they share are written |
 //! | `launch` | a dispatch that is being put together |
-//! | `recording` | dispatches of recorded calls |
+//! | `recorder` | what operations write their dispatches into |
+//! | `recording` | a recorded list of calls |
 //! | `replay` | dispatches, ready to be run |
 //! | `ops` | which module records which operation |
 //! | `plain` | the dispatches of plain operations |
@@ -47,6 +48,7 @@ mod ops;
 mod plain;
 mod probe;
 mod quant;
+mod recorder;
 mod recording;
 mod replay;
 mod rope;
@@ -61,3 +63,6 @@ mod wait;
 pub use adapters::WgpuDriver;
 pub use device::WgpuBackend;
 pub use settings::Settings;
+
+/// Name of the backend.
+pub(crate) const NAME: &str = "wgpu";

@@ -7,7 +7,7 @@ use rialto_backend::{Buffer, Error, OpCall};
 use rialto_program::Op;
 
 use crate::launch::{Floats, GROUP, Launch, Weight};
-use crate::recording::{Recorder, times};
+use crate::recorder::{Recorder, times};
 use crate::storage::Memory;
 
 /// Names of the operations of this module.

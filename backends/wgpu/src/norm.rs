@@ -5,7 +5,7 @@ use rialto_program::Op;
 use rialto_program::op::ReduceFunction;
 
 use crate::launch::{Floats, GROUP, Launch};
-use crate::recording::{Recorder, times};
+use crate::recorder::{Recorder, times};
 
 /// Names of the operations of this module.
 pub(crate) const OPS: &[&str] = &[

@@ -2,8 +2,8 @@
 
 use rialto_backend::{Error, OpCall};
 
-use crate::device::NAME;
-use crate::recording::Recorder;
+use crate::NAME;
+use crate::recorder::Recorder;
 use crate::{attention, cache, experts, indexer, linear, norm, plain, quant, rope, router, sample};
 
 type Record = fn(&OpCall, &mut Recorder) -> Option<Result<(), Error>>;

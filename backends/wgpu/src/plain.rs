@@ -7,7 +7,7 @@ use rialto_program::Op;
 use rialto_program::op::{BinaryFunction, Slice, UnaryFunction};
 
 use crate::launch::{Floats, Launch};
-use crate::recording::{Recorder, times};
+use crate::recorder::{Recorder, times};
 
 /// Names of the operations of this module.
 pub(crate) const OPS: &[&str] = &[

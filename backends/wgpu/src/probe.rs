@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rialto_backend::{DeviceInfo, DeviceKind, Probe, Rejected};
 
-use crate::device::NAME;
+use crate::NAME;
 use crate::replay::FOLD;
 use crate::settings::Settings;
 

@@ -6,7 +6,7 @@ use rialto_backend::{Error, OpCall};
 use rialto_program::Op;
 
 use crate::launch::Launch;
-use crate::recording::{Recorder, times};
+use crate::recorder::{Recorder, times};
 use crate::storage::Memory;
 
 /// Names of the operations of this module.

@@ -3,8 +3,10 @@
 use rialto_runtime::{ExpertCounts, ExpertMemory, LoadPlan, Model};
 use serde::Serialize;
 
-use crate::model::FORWARD;
 use crate::output::{bytes, count};
+
+/// The phase that is the model itself.
+pub(crate) const FORWARD: &str = "forward";
 
 /// How the memory of experts is divided, and what a step costs for it.
 #[derive(Serialize)]

@@ -13,12 +13,10 @@ use rialto_tensor::Dtype;
 
 use crate::arguments::{Common, ModelFlags, Wanted};
 use crate::bar::Bar;
+use crate::experts::FORWARD;
 use crate::failure::Failure;
 use crate::output::{Output, bytes};
 use crate::{experts, families, interrupt, places};
-
-/// The phase that is the model itself.
-pub(crate) const FORWARD: &str = "forward";
 
 /// Positions of a page of the caches.
 const PAGE_POSITIONS: u64 = 64;
