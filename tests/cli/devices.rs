@@ -88,6 +88,40 @@ fn auto_takes_the_processor_where_there_is_no_hardware() {
     assert!(found.stderr.contains("device: cpu:0 "), "{found:?}");
 }
 
+/// Without the feature, as `cargo test` builds the program.
+#[cfg(not(feature = "wgpu"))]
+#[test]
+fn a_program_that_was_built_without_wgpu_says_so_and_what_builds_it_with() {
+    let command = "cargo build --release --package rialto --features rialto/wgpu";
+    let mut arguments = run_on("wgpu");
+    arguments.push("--json".to_owned());
+    let error = rialto(&arguments).error(5, "backend/not-built");
+    assert!(error["help"].as_str().unwrap().contains(command), "{error}");
+    let found = rialto(["backend", "list", "--json"]).result();
+    assert_eq!(found[1]["backend"], json!("wgpu"));
+    assert!(found[1]["absent"].as_str().unwrap().contains(command));
+    let mut arguments = run_on("auto");
+    let printed = rialto(&arguments).stderr;
+    assert!(printed.contains("(wgpu: this program was built without wgpu"));
+    arguments.push("--json".to_owned());
+    let found = rialto(&arguments).result();
+    assert_eq!(found["device_passed"][0]["backend"], json!("wgpu"));
+}
+
+#[test]
+fn what_is_no_device_is_told_what_one_would_be() {
+    for device in ["", "wgpu:", "wgpu: "] {
+        let mut arguments = run_on(device);
+        arguments.push("--json".to_owned());
+        let error = rialto(&arguments).error(2, "cli/usage");
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.contains("wgpu:NAME would be, and so would auto"),
+            "{message}"
+        );
+    }
+}
+
 /// With the feature, which `cargo xtask test` builds after all else.
 #[cfg(feature = "wgpu")]
 mod with_wgpu {

@@ -214,6 +214,30 @@ fn experts_in_host_memory_change_what_is_told_and_no_token() {
     assert_eq!(found["experts"][1]["cuts"], json!(5));
 }
 
+/// Each of the six layers has a row of latent and rotated part, and one of the indexer.
+#[test]
+fn a_plan_has_the_memory_of_the_caches() {
+    let source = fixture("glm5-tiny");
+    let asked = [
+        "--tokens",
+        "1,2",
+        "--max-new-tokens",
+        "100",
+        "--dtype",
+        "f32",
+    ];
+    let plan = [&["run", text(&source), "--plan"][..], &asked].concat();
+    let planned = rialto(plan.iter().chain(&["--json"])).result();
+    // Of 102 positions two pages.
+    assert_eq!(planned["positions"], json!(128));
+    assert_eq!(planned["cache_bytes"], json!(6 * (32 + 16 + 32) * 4 * 128));
+    let printed = rialto(plan).stdout;
+    assert!(
+        printed.contains("245.76 kB of caches there, for 128 positions"),
+        "{printed}"
+    );
+}
+
 #[test]
 fn what_cannot_be_run_is_refused_in_one_line_with_what_to_do() {
     let source = fixture("glm52-tiny");

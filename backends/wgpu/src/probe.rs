@@ -222,7 +222,9 @@ pub(crate) fn sort(seen: &[Seen], settings: &Settings, apis: &str) -> Sorted {
     let absent = match (kept.is_empty(), rejected.is_empty()) {
         (false, _) => None,
         (true, false) => Some("no adapter can be used".to_owned()),
-        (true, true) => Some(format!("no adapter was found: no driver of {apis}")),
+        (true, true) => Some(format!(
+            "no adapter was found: no loader or driver of {apis}, or no hardware that one serves"
+        )),
     };
     Sorted {
         probe: Probe {

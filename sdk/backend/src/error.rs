@@ -18,8 +18,20 @@ pub enum Error {
         /// Those there are.
         known: Vec<String>,
     },
+    /// A backend that this program was built without.
+    #[error("this program was built without {backend}")]
+    NotBuilt {
+        /// The backend.
+        backend: String,
+        /// What builds the program with it.
+        command: String,
+    },
     /// A device that this machine does not have.
-    #[error("{backend} has no device {asked}: {}", found(reason, probe))]
+    #[error(
+        "{backend} has no device{}: {}",
+        which(asked, probe),
+        found(reason, probe)
+    )]
     NoDevice {
         /// The backend.
         backend: String,
@@ -95,7 +107,8 @@ pub enum Error {
     },
     /// A buffer, or what of it is needed at once, that is larger than a device allows.
     #[error(
-        "{tensor}, or a part of it that is needed at once, is larger than the {most_bytes} bytes that the device takes"
+        "{tensor} of {} bytes, or a part of it that is needed at once, is larger than the {most_bytes} bytes that the device takes",
+        tensor.size_bytes().unwrap_or(u64::MAX)
     )]
     BufferSize {
         /// All of it.
@@ -163,6 +176,14 @@ pub enum Error {
     },
 }
 
+/// Which one was asked for, where there are others.
+fn which(asked: &str, probe: &Probe) -> String {
+    match probe.devices.is_empty() {
+        true => String::new(),
+        false => format!(" {asked}"),
+    }
+}
+
 /// What was found in place of a device.
 fn found(reason: &str, probe: &Probe) -> String {
     let parts = [reason.to_owned(), probe.summary()];
@@ -183,6 +204,7 @@ impl Error {
     /// Kinds of this crate as (slug, code), those of programs not among them; `docs/errors.md` lists them.
     pub const KINDS: &'static [(&'static str, u32)] = &[
         ("backend/unknown", 1),
+        ("backend/not-built", 7),
         ("backend/no-device", 7),
         ("backend/ambiguous-device", 1),
         ("backend/threads", 1),
@@ -213,6 +235,7 @@ impl Error {
     pub fn slug(&self) -> &'static str {
         match self {
             Error::UnknownBackend { .. } => "backend/unknown",
+            Error::NotBuilt { .. } => "backend/not-built",
             Error::NoDevice { .. } => "backend/no-device",
             Error::AmbiguousDevice { .. } => "backend/ambiguous-device",
             Error::Threads { .. } => "backend/threads",
@@ -252,12 +275,18 @@ impl Error {
     pub fn help(&self) -> Option<String> {
         match self {
             Error::UnknownBackend { .. } => Some(
-                "`rialto backend list` shows the devices there are; `wgpu` is a feature that a program is built with"
+                "`rialto backend list` shows the devices there are, `auto` takes the best of them"
                     .to_owned(),
             ),
-            Error::BufferSize { .. } => {
-                Some("choose a device that takes more, or run with `--backend cpu`".to_owned())
-            }
+            Error::NotBuilt { command, .. } => Some(format!("build it with: {command}")),
+            Error::BufferSize { .. } => Some(
+                "give fewer positions (`--max-new-tokens`) if it is a cache; choose a device that takes more, or run with `--backend cpu`"
+                    .to_owned(),
+            ),
+            Error::NoDevice { backend, probe, .. } if backend == "wgpu" && probe.devices.is_empty() => Some(
+                "install the driver of the GPU, or Mesa's software adapter (mesa-vulkan-drivers and libvulkan1 on Debian and Ubuntu), or run with `--backend cpu`"
+                    .to_owned(),
+            ),
             Error::NoDevice { .. } => {
                 Some("`rialto backend list` shows the devices there are".to_owned())
             }
@@ -276,7 +305,7 @@ impl Error {
             }
             Error::Program(error) => error.help(),
             Error::Memory { .. } => {
-                Some("give fewer positions or a smaller model, or free memory".to_owned())
+                Some("give fewer positions (`--max-new-tokens`) or a smaller model, or free memory".to_owned())
             }
             Error::Pages { .. } => {
                 Some("end other sequences, or make the caches longer".to_owned())

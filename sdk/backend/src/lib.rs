@@ -50,4 +50,4 @@ pub use cache::{PagePool, SequencePages};
 pub use call::{Blocks, OpCall, Operand};
 pub use device::{DeviceInfo, DeviceKind, Driver, OpenOptions, Probe, Rejected};
 pub use error::Error;
-pub use registry::{Choice, Passed, Registry, Which};
+pub use registry::{Choice, NotBuilt, Passed, Registry, Which};

@@ -55,6 +55,7 @@ impl FromStr for Choice {
         let (backend, device) = match text.split_once(':') {
             None => (text, Which::Number(0)),
             Some((backend, device)) => {
+                let device = device.trim();
                 let is_number = device.bytes().all(|byte| byte.is_ascii_digit());
                 let which = match is_number {
                     true => Which::Number(device.parse().map_err(|_| wrong())?),
@@ -85,6 +86,44 @@ pub struct Passed {
 impl fmt::Display for Passed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.backend, self.reason)
+    }
+}
+
+/// A backend that an application was built without: it is listed with the reason, and has no device.
+pub struct NotBuilt {
+    /// Its name.
+    pub name: &'static str,
+    /// What builds the application with it.
+    pub command: &'static str,
+}
+
+impl NotBuilt {
+    fn error(&self) -> Error {
+        Error::NotBuilt {
+            backend: self.name.to_owned(),
+            command: self.command.to_owned(),
+        }
+    }
+}
+
+impl Driver for NotBuilt {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn probe(&self) -> Probe {
+        Probe {
+            absent: Some(format!(
+                "{}; {}",
+                self.error(),
+                self.error().help().unwrap_or_default()
+            )),
+            ..Probe::default()
+        }
+    }
+
+    fn open(&self, _: usize, _: &OpenOptions) -> Result<Arc<dyn Backend>, Error> {
+        Err(self.error())
     }
 }
 

@@ -3,12 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rialto_backend::{Backend, Choice, DeviceInfo, OpenOptions, Registry};
+#[cfg(not(feature = "wgpu"))]
+use rialto_backend::NotBuilt;
+use rialto_backend::{Backend, Choice, DeviceInfo, OpenOptions, Passed, Registry};
 use rialto_bridge::{ProgramOptions, WeightSource};
 use rialto_cpu::CpuDriver;
 use rialto_engine::{Progress, VerifySource, Weights, source_config};
 use rialto_program::Program;
-use rialto_runtime::{LoadOptions, LoadPlan, Model, Session, SessionOptions, check_tokens};
+use rialto_runtime::{
+    LoadOptions, LoadPlan, Model, Session, SessionOptions, cache_row_bytes, check_tokens,
+};
 use rialto_tensor::Dtype;
 
 use crate::arguments::{Common, ModelFlags, Wanted};
@@ -26,6 +30,11 @@ pub(crate) fn backends() -> Registry {
     let registry = Registry::new().with(CpuDriver);
     #[cfg(feature = "wgpu")]
     let registry = registry.with(rialto_wgpu::WgpuDriver::new());
+    #[cfg(not(feature = "wgpu"))]
+    let registry = registry.with(NotBuilt {
+        name: "wgpu",
+        command: "cargo build --release --package rialto --features rialto/wgpu",
+    });
     registry
 }
 
@@ -34,11 +43,17 @@ pub(crate) fn open(
     wanted: &Wanted,
     flags: &ModelFlags,
     output: &Output,
-) -> Result<Arc<dyn Backend>, Failure> {
+) -> Result<Opened, Failure> {
     let options = OpenOptions {
         threads: flags.threads,
     };
     choose(wanted, &options, output)
+}
+
+/// A device, and the backends that were passed over where nobody said which, with the reasons.
+pub(crate) struct Opened {
+    pub(crate) device: Arc<dyn Backend>,
+    pub(crate) passed: Vec<Passed>,
 }
 
 /// Opens the device that decodes the blocks of an import and says which; none for the processor, on which the family does it. No
@@ -50,26 +65,22 @@ pub(crate) fn open_decoder(
     if matches!(wanted, Wanted::This(choice) if *choice == Choice::first("cpu")) {
         return Ok(None);
     }
-    let device = choose(wanted, &OpenOptions::default(), output)?;
+    let Opened { device, .. } = choose(wanted, &OpenOptions::default(), output)?;
     Ok((device.device().backend != "cpu").then_some(device))
 }
 
-fn choose(
-    wanted: &Wanted,
-    options: &OpenOptions,
-    output: &Output,
-) -> Result<Arc<dyn Backend>, Failure> {
+fn choose(wanted: &Wanted, options: &OpenOptions, output: &Output) -> Result<Opened, Failure> {
     let (device, passed) = match wanted {
         Wanted::Auto => backends().open_any(options)?,
         Wanted::This(choice) => (backends().open(choice, options)?, Vec::new()),
     };
-    let passed: Vec<String> = passed.iter().map(ToString::to_string).collect();
-    let others = match passed.as_slice() {
+    let reasons: Vec<String> = passed.iter().map(ToString::to_string).collect();
+    let others = match reasons.as_slice() {
         [] => String::new(),
-        passed => format!(" ({})", passed.join("; ")),
+        reasons => format!(" ({})", reasons.join("; ")),
     };
     output.note(&format!("device: {}{others}", line(device.device())));
-    Ok(device)
+    Ok(Opened { device, passed })
 }
 
 /// A device in a line: what it is called, what computes, and its driver.
@@ -93,6 +104,14 @@ pub(crate) struct Planned<'a> {
     weights: &'a Weights<'a>,
     device: Arc<dyn Backend>,
     options: LoadOptions,
+}
+
+impl Planned<'_> {
+    /// Bytes of caches with so many positions.
+    pub(crate) fn cache_bytes(&self, positions: u64) -> u64 {
+        let row = cache_row_bytes(&self.program, FORWARD, self.options.activation);
+        row.saturating_mul(positions)
+    }
 }
 
 /// What a model is run on, and what is run on it.
@@ -210,16 +229,21 @@ fn say_unread(program: &Program, weights: &Weights<'_>, output: &Output) {
     }
 }
 
+/// Positions of caches for sequences of these lengths, in whole pages.
+pub(crate) fn positions(lengths: impl Iterator<Item = u64>) -> u64 {
+    let pages = lengths
+        .map(|length| length.div_ceil(PAGE_POSITIONS))
+        .fold(0, u64::saturating_add);
+    pages.saturating_mul(PAGE_POSITIONS)
+}
+
 /// A session with room for sequences of these lengths.
 pub(crate) fn session(
     model: &Arc<Model>,
     lengths: impl Iterator<Item = u64>,
 ) -> Result<Session, Failure> {
-    let pages = lengths
-        .map(|length| length.div_ceil(PAGE_POSITIONS))
-        .fold(0, u64::saturating_add);
     let options = SessionOptions {
-        positions: pages.saturating_mul(PAGE_POSITIONS),
+        positions: positions(lengths),
         page_positions: PAGE_POSITIONS,
     };
     Ok(Session::new(Arc::clone(model), FORWARD, &options)?)

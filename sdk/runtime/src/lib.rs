@@ -57,6 +57,7 @@ pub use experts::ExpertCounts;
 pub use generate::{Event, GenerateOptions, Generated, Stop, generate};
 pub use model::{LoadOptions, Model, check_tokens};
 pub use plan::{ExpertMemory, LoadPlan};
+pub use recorded::cache_row_bytes;
 pub use sampling::Sampling;
 pub use session::{Outputs, Rows, SequenceId, Session, SessionOptions, Work};
 pub use tensor::Tensor;

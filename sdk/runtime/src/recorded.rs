@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rialto_backend::{Buffer, OpCall, Operand, Recording, TensorType};
 use rialto_program::op::Sample;
 use rialto_program::value::Extents;
-use rialto_program::{Dim, Phase, step};
+use rialto_program::{CacheDecl, Dim, Phase, Program, step};
 use rialto_tensor::Dtype;
 
 use crate::cut::Cut;
@@ -245,14 +245,8 @@ pub(crate) fn caches(
     pages: u64,
     page_positions: u64,
 ) -> Result<HashMap<String, Buffer>, Error> {
-    let is_named = |name: &String| phase.calls.iter().any(|call| call.inputs.contains(name));
     let mut caches = HashMap::new();
-    for cache in model
-        .program()
-        .caches
-        .iter()
-        .filter(|cache| is_named(&cache.name))
-    {
+    for cache in caches_of(model.program(), phase) {
         let shape = [pages, page_positions, cache.width];
         let buffer = model
             .backend()
@@ -260,4 +254,23 @@ pub(crate) fn caches(
         caches.insert(cache.name.clone(), buffer);
     }
     Ok(caches)
+}
+
+/// The caches that a phase reads.
+fn caches_of<'a>(program: &'a Program, phase: &'a Phase) -> impl Iterator<Item = &'a CacheDecl> {
+    let is_named = |name: &String| phase.calls.iter().any(|call| call.inputs.contains(name));
+    let caches = program.caches.iter();
+    caches.filter(move |cache| is_named(&cache.name))
+}
+
+/// Bytes of a position in all caches of a phase, in elements of the type of activations; 0 without such a phase.
+#[must_use]
+pub fn cache_row_bytes(program: &Program, phase: &str, activation: Dtype) -> u64 {
+    let phase = program.phases.iter().find(|known| known.name == phase);
+    let widths = phase.map(|phase| {
+        caches_of(program, phase)
+            .map(|cache| cache.width)
+            .sum::<u64>()
+    });
+    widths.unwrap_or_default() * activation.size_bytes()
 }

@@ -59,7 +59,11 @@ impl std::str::FromStr for Wanted {
     fn from_str(text: &str) -> Result<Wanted, String> {
         match text {
             "auto" => Ok(Wanted::Auto),
-            _ => text.parse().map(Wanted::This),
+            _ => {
+                let choice = text.parse::<Choice>();
+                let choice = choice.map_err(|error| format!("{error}, and so would auto"));
+                choice.map(Wanted::This)
+            }
         }
     }
 }

@@ -14,9 +14,9 @@ use crate::output::{Output, Report, table};
 pub(crate) fn run(asked: &Compare, common: &Common, output: &Output) -> Result<(), Failure> {
     interrupt::listen()?;
     let flags = &asked.model;
-    let ours = model::open(&flags.backend, flags, output)?;
+    let ours = model::open(&flags.backend, flags, output)?.device;
     let theirs = match &asked.their_backend {
-        Some(choice) => model::open(choice, flags, output)?,
+        Some(choice) => model::open(choice, flags, output)?.device,
         None => ours.clone(),
     };
     let dtype = flags.dtype;

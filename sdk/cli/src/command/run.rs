@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rialto_backend::DeviceInfo;
+use rialto_backend::{DeviceInfo, Passed};
 use rialto_runtime::{Event, GenerateOptions, Generated, Stop, generate};
 use serde::Serialize;
 
@@ -10,8 +10,8 @@ use crate::arguments::{Common, Run};
 use crate::experts::{self, Experts};
 use crate::failure::{Failure, NO_TOKENIZER};
 use crate::interrupt;
-use crate::model::{self, Asked};
-use crate::output::{Output, Report, bytes};
+use crate::model::{self, Asked, Opened};
+use crate::output::{Output, Report, bytes, count};
 
 pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Failure> {
     if run.prompt.is_some() {
@@ -25,7 +25,7 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
         return Err(rialto_runtime::Error::Sampling { what }.into());
     }
     interrupt::listen()?;
-    let device = model::open(&run.model.backend, &run.model, output)?;
+    let Opened { device, passed } = model::open(&run.model.backend, &run.model, output)?;
     let activation = run.model.dtype.dtype();
     let prompts: Vec<Vec<u32>> = run.tokens.iter().map(|tokens| tokens.0.clone()).collect();
     let texts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
@@ -36,9 +36,16 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
         activation,
         texts: &texts,
     };
+    let lengths = prompts
+        .iter()
+        .map(|prompt| (prompt.len() as u64).saturating_add(run.max_new_tokens));
     if run.plan {
+        let positions = model::positions(lengths);
         let plan = |planned: model::Planned<'_>| {
             output.result(&Plan {
+                positions,
+                cache_bytes: planned.cache_bytes(positions),
+                device_passed: passed,
                 experts: Experts::planned(&planned.plan),
                 line: experts::line(&planned.plan),
                 param_bytes: planned.plan.param_bytes(),
@@ -51,9 +58,6 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
         return model::plan(&run.path, &run.model, asked, common, output, plan);
     }
     let loaded = model::load(&run.path, &run.model, asked, common, output)?;
-    let lengths = prompts
-        .iter()
-        .map(|prompt| prompt.len() as u64 + run.max_new_tokens);
     let mut session = model::session(&loaded.model, lengths)?;
     let options = GenerateOptions {
         max_new_tokens: run.max_new_tokens,
@@ -94,6 +98,7 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
         release: loaded.release,
         device: device_name,
         device_info,
+        device_passed: passed,
         dtype: activation.safetensors_name(),
         param_bytes: loaded.model.param_bytes(),
         experts,
@@ -130,6 +135,8 @@ struct Continued {
     device: String,
     /// What it is: numbers that were measured are worth nothing without.
     device_info: DeviceInfo,
+    /// Backends that were passed over, and why, where nobody said which.
+    device_passed: Vec<Passed>,
     dtype: &'static str,
     param_bytes: u64,
     experts: Experts,
@@ -154,9 +161,13 @@ struct Plan {
     release: String,
     device: String,
     device_info: DeviceInfo,
+    device_passed: Vec<Passed>,
     dtype: &'static str,
     /// Bytes of params on the device.
     param_bytes: u64,
+    /// Positions of the caches, and their bytes.
+    positions: u64,
+    cache_bytes: u64,
     experts: Experts,
     #[serde(skip)]
     line: Option<String>,
@@ -167,6 +178,11 @@ impl Report for Plan {
         let all = "a step is not cut: all params are on the device";
         vec![
             format!("{} of params on {}", bytes(self.param_bytes), self.device),
+            format!(
+                "{} of caches there, for {} positions",
+                bytes(self.cache_bytes),
+                count(self.positions)
+            ),
             self.line.clone().unwrap_or_else(|| all.to_owned()),
         ]
     }
