@@ -1,5 +1,6 @@
 //! The error types of this crate.
 
+use rialto_bridge::layout::counted;
 use rialto_tensor::{Dtype, Shape};
 use thiserror::Error as ThisError;
 
@@ -38,7 +39,10 @@ pub enum Error {
     },
     /// Less memory for experts than those of one token take.
     #[error(
-        "{bytes} bytes for experts on the device, those of one token need {least_bytes}, all of them {all_bytes}"
+        "{} for experts on the device, those of one token need {}, all of them {}",
+        counted(*bytes, "byte"),
+        counted(*least_bytes, "byte"),
+        counted(*all_bytes, "byte")
     )]
     ExpertMemory {
         /// The bytes that were allowed.
@@ -166,7 +170,8 @@ impl Error {
                     .to_owned(),
             ),
             Error::ExpertMemory { least_bytes, .. } => Some(format!(
-                "allow at least {least_bytes} bytes, or say nothing, and all experts are on the device"
+                "allow at least {}, or leave `--expert-memory` out: all experts are on the device then",
+                counted(*least_bytes, "byte")
             )),
             Error::Sampling { .. } => {
                 Some("a temperature of 0 takes the likeliest token; the others cut what is drawn from".to_owned())
@@ -256,5 +261,27 @@ impl<E> From<rialto_backend::Error> for LoadError<E> {
 impl<E> From<rialto_tensor::Error> for LoadError<E> {
     fn from(error: rialto_tensor::Error) -> LoadError<E> {
         LoadError::Runtime(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_expert_memory_is_told_in_words_that_can_be_followed() {
+        let error = Error::ExpertMemory {
+            bytes: 1,
+            least_bytes: 1234,
+            all_bytes: 5678,
+        };
+        assert_eq!(
+            error.to_string(),
+            "1 byte for experts on the device, those of one token need 1234 bytes, all of them 5678 bytes"
+        );
+        assert_eq!(
+            error.help().unwrap(),
+            "allow at least 1234 bytes, or leave `--expert-memory` out: all experts are on the device then"
+        );
     }
 }
