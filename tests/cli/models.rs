@@ -205,7 +205,12 @@ fn experts_in_host_memory_change_what_is_told_and_no_token() {
         let error = run(&["--expert-memory", bytes]).error(6, "runtime/expert-memory");
         let help = error["help"].as_str().unwrap();
         assert!(help.contains(&(each * 3).to_string()), "{help}");
+        assert!(help.contains("leave `--expert-memory` out"), "{help}");
     }
+    // The largest number there is holds them all.
+    let most = u64::MAX.to_string();
+    let found = run(&["--expert-memory", &most]).result();
+    assert_eq!(found["experts"], *all);
     run(&["--expert-memory", "much"]).error(2, "cli/usage");
     let compare = ["compare", text(&source), text(&source), "--tokens", "1,2,3"];
     let bounded = ["--expert-memory", &memory, "--json"];

@@ -92,11 +92,14 @@ impl RunFlags {
 pub(crate) fn size(text: &str) -> Result<ByteSize, String> {
     let too_large =
         || Err("more bytes than a 64-bit number counts, expected a size such as 256MiB".to_owned());
+    // A number with a unit is computed in floating point, where the largest are all one.
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().map(ByteSize::b).or_else(|_| too_large());
+    }
     match text.parse::<ByteSize>() {
         // What does not fit is as much as does.
         Ok(size) if size.as_u64() == u64::MAX => too_large(),
         Ok(size) => Ok(size),
-        Err(_) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => too_large(),
         Err(_) => Err(
             "expected a number, and a unit unless it counts bytes: KiB MiB GiB TiB PiB EiB, or KB MB GB TB PB EB; such as \
              256MiB or 1.5GB"
@@ -154,6 +157,7 @@ mod tests {
             ("5 gib", 5 << 30),
             ("1.5GB", 1_500_000_000),
             ("7EiB", 7 << 60),
+            ("18446744073709551615", u64::MAX),
         ] {
             assert_eq!(size(text).map(|size| size.as_u64()), Ok(bytes), "{text}");
         }
@@ -169,7 +173,12 @@ mod tests {
             );
             assert!(!error.contains("ByteSize"), "{error}");
         }
-        for text in ["16EiB", "99999999999EiB", "99999999999999999999999"] {
+        for text in [
+            "16EiB",
+            "99999999999EiB",
+            "18446744073709551616",
+            "99999999999999999999999",
+        ] {
             let error = size(text).unwrap_err();
             assert!(error.contains("64-bit"), "{text}: {error}");
         }
