@@ -9,7 +9,7 @@ use crate::output::{bytes, count};
 pub(crate) const FORWARD: &str = "forward";
 
 /// How the memory of experts is divided, and what a step costs for it.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(crate) struct Experts {
     #[serde(flatten)]
     memory: ExpertMemory,

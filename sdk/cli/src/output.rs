@@ -193,6 +193,12 @@ pub(crate) fn count(value: u64) -> String {
     HumanCount(value).to_string()
 }
 
+/// `1 tensor`, `1,506 tensors`.
+pub(crate) fn counted(value: u64, thing: &str) -> String {
+    let plural = if value == 1 { "" } else { "s" };
+    format!("{} {thing}{plural}", count(value))
+}
+
 /// `1.51 TB`, in powers of ten as disks are sold.
 pub(crate) fn bytes(value: u64) -> String {
     indicatif::DecimalBytes(value).to_string()

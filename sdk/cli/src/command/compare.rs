@@ -9,7 +9,7 @@ use crate::experts::Experts;
 use crate::failure::{Failure, MODELS_DIFFER};
 use crate::interrupt;
 use crate::model::{self, Asked};
-use crate::output::{Output, Report, table};
+use crate::output::{Output, Report, count, counted, table};
 
 pub(crate) fn run(asked: &Compare, common: &Common, output: &Output) -> Result<(), Failure> {
     interrupt::listen()?;
@@ -84,22 +84,13 @@ impl Compared {
         if self.agrees {
             return None;
         }
-        let Comparison {
-            logits,
-            tokens,
-            top1_agreements,
-            ..
-        } = &self.comparison;
         let message = format!(
-            "the models differ: logits by {:.3e} of the largest, the likeliest token of {top1_agreements} in {tokens} agrees",
-            logits.max_relative
+            "the models differ: logits by {:.3e} of the largest, {}",
+            self.comparison.logits.max_relative,
+            self.top1_text()
         );
         let mut failure = Failure::own(MODELS_DIFFER, message);
-        let first = self
-            .comparison
-            .stream
-            .iter()
-            .find(|stream| !stream.is_identical);
+        let first = self.values().find(|value| !value.is_identical);
         failure.help = first.map(|first| {
             format!(
                 "{} is the first to differ; --tolerance and --top1 say how much is allowed",
@@ -107,6 +98,20 @@ impl Compared {
             )
         });
         Some(failure)
+    }
+
+    /// What is compared, in the order in which a model makes it.
+    fn values(&self) -> impl Iterator<Item = &StreamDifference> {
+        let Comparison { stream, logits, .. } = &self.comparison;
+        stream.iter().chain([logits])
+    }
+
+    fn top1_text(&self) -> String {
+        format!(
+            "the likeliest next token agrees for {} of {}",
+            count(self.comparison.top1_agreements),
+            counted(self.comparison.tokens, "token")
+        )
     }
 }
 
@@ -124,17 +129,9 @@ impl Report for Compared {
                 format!("{:.9}", difference.min_cosine),
             ],
         };
-        let comparison = &self.comparison;
-        let rows = comparison
-            .stream
-            .iter()
-            .chain([&comparison.logits])
-            .map(row);
+        let rows = self.values().map(row);
         let mut lines = table(&std::iter::once(titles).chain(rows).collect::<Vec<_>>());
-        lines.push(format!(
-            "the likeliest next token agrees for {} of {} tokens",
-            comparison.top1_agreements, comparison.tokens
-        ));
+        lines.push(self.top1_text());
         lines.push(
             if self.agrees {
                 "the models agree"
@@ -144,5 +141,70 @@ impl Report for Compared {
             .to_owned(),
         );
         lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two models, of whose values those named differ, on so many tokens.
+    fn compared(apart: &[&str], tokens: u64) -> Compared {
+        let named = |name: &str| {
+            let is_identical = !apart.contains(&name);
+            let of = if is_identical { 0.0 } else { 0.5 };
+            StreamDifference {
+                name: name.to_owned(),
+                max_abs: of,
+                max_relative: of,
+                min_cosine: 1.0,
+                is_identical,
+            }
+        };
+        Compared {
+            agrees: false,
+            comparison: Comparison {
+                stream: ["hidden.0", "hidden.1"].map(named).to_vec(),
+                logits: named("logits"),
+                tokens,
+                top1_agreements: tokens,
+            },
+            top1: 1.0,
+            tolerance: 0.0,
+            least_top1: 1.0,
+            experts: [Experts::default(), Experts::default()],
+        }
+    }
+
+    #[test]
+    fn the_first_value_that_differs_is_named_be_it_the_logits() {
+        for (apart, first) in [
+            (&["hidden.1", "logits"] as &[_], "hidden.1"),
+            (&["logits"], "logits"),
+        ] {
+            let failure = compared(apart, 3).failure().unwrap();
+            assert_eq!(
+                failure.help.unwrap(),
+                format!(
+                    "{first} is the first to differ; --tolerance and --top1 say how much is allowed"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn tokens_are_counted_as_they_are_spoken_of() {
+        for (tokens, said) in [(1, "1 of 1 token"), (3, "3 of 3 tokens")] {
+            let compared = compared(&["logits"], tokens);
+            let failure = compared.failure().unwrap();
+            assert_eq!(
+                failure.message,
+                format!(
+                    "the models differ: logits by 5.000e-1 of the largest, the likeliest next token agrees for {said}"
+                )
+            );
+            let line = format!("the likeliest next token agrees for {said}");
+            assert!(compared.lines().contains(&line), "{:?}", compared.lines());
+        }
     }
 }
