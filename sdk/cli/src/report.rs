@@ -10,7 +10,7 @@ use rialto_engine::{
 };
 use serde::Serialize;
 
-use crate::output::{Report, bytes, count, table};
+use crate::output::{Report, bytes, count, counted, table};
 
 /// A plan, printed.
 #[derive(Serialize)]
@@ -228,24 +228,27 @@ impl Report for Done<'_> {
     }
 }
 
-/// What a device decoded, and what it did not.
+/// What a device decoded, if it had anything to decode, and what it did not.
 fn decoded(report: &DeviceReport) -> Vec<String> {
     let device = &report.device;
-    let mut lines = vec![format!(
-        "decoded {} on {}:{}, {}{}",
-        bytes(report.decoded_bytes),
-        device.backend,
-        device.index,
-        device.name,
-        match report.is_slower {
-            true => ", slower than the processor",
-            false => "",
-        }
-    )];
+    let mut lines = Vec::new();
+    if report.decoded_bytes > 0 {
+        lines.push(format!(
+            "decoded {} on {}:{}, {}{}",
+            bytes(report.decoded_bytes),
+            device.backend,
+            device.index,
+            device.name,
+            match report.is_slower {
+                true => ", slower than the processor",
+                false => "",
+            }
+        ));
+    }
     lines.extend(report.on_processor.iter().map(|other| {
         format!(
-            "decoded on the processor: {} tensors of {} in {} ({})",
-            count(other.tensors),
+            "decoded on the processor: {} of {} in {} ({})",
+            counted(other.tensors, "tensor"),
             other.dtype,
             other.codec,
             other.reason
@@ -304,10 +307,11 @@ fn lines(summary: &Summary) -> Vec<String> {
         side(target, &summary.target),
     ]));
     for encoded in &summary.encoded {
-        let (tensors, scales) = (count(encoded.tensors), count(encoded.companions));
         lines.push(format!(
-            "{tensors} tensors encoded as {}, with {scales} scales",
-            encoded.codec
+            "{} encoded as {}, with {}",
+            counted(encoded.tensors, "tensor"),
+            encoded.codec,
+            counted(encoded.companions, "scale")
         ));
     }
     lines.push(String::new());
@@ -331,16 +335,17 @@ fn lines(summary: &Summary) -> Vec<String> {
         lines.push(String::new());
     }
     for skipped in &summary.skipped {
-        let (tensors, elements) = (count(skipped.tensors), count(skipped.elements));
         lines.push(format!(
-            "left out: {tensors} tensors, {elements} elements ({})",
+            "left out: {}, {} ({})",
+            counted(skipped.tensors, "tensor"),
+            counted(skipped.elements, "element"),
             skipped.reason
         ));
     }
-    lines.push(match summary.mtp_layers {
-        1 => "multi-token prediction: 1 layer".to_owned(),
-        layers => format!("multi-token prediction: {layers} layers"),
-    });
+    lines.push(format!(
+        "multi-token prediction: {}",
+        counted(summary.mtp_layers, "layer")
+    ));
     lines.push(format!("side files: {}", summary.side_files));
     lines.push(format!(
         "peak memory: at most {}, of which {} data (--memory-budget)",
@@ -402,4 +407,53 @@ fn side(name: &str, side: &Side) -> Vec<String> {
         count(side.files),
     ]);
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use rialto_backend::{DeviceInfo, DeviceKind};
+    use rialto_engine::OnProcessor;
+
+    use super::*;
+
+    #[test]
+    fn a_device_that_decoded_nothing_is_not_said_to_have() {
+        let mut report = DeviceReport {
+            device: DeviceInfo {
+                backend: "wgpu".to_owned(),
+                index: 0,
+                name: "Adapter".to_owned(),
+                kind: DeviceKind::Hardware,
+                memory_bytes: None,
+                details: BTreeMap::new(),
+                limits: BTreeMap::new(),
+                features: BTreeSet::new(),
+            },
+            tensors: BTreeMap::new(),
+            on_processor: vec![OnProcessor {
+                codec: "block_fp8/128x128".to_owned(),
+                dtype: "F8_E5M2".to_owned(),
+                tensors: 1,
+                reason: "unknown".to_owned(),
+            }],
+            decoded_bytes: 0,
+            compared_bytes: 0,
+            buffer_bytes: 0,
+            rates: None,
+            is_slower: false,
+        };
+        let other = "decoded on the processor: 1 tensor of F8_E5M2 in block_fp8/128x128 (unknown)";
+        assert_eq!(decoded(&report), [other]);
+        report.decoded_bytes = 2_000_000;
+        report.on_processor[0].tensors = 1200;
+        assert_eq!(
+            decoded(&report),
+            [
+                "decoded 2.00 MB on wgpu:0, Adapter".to_owned(),
+                other.replace("1 tensor ", "1,200 tensors "),
+            ]
+        );
+    }
 }
