@@ -83,6 +83,47 @@ fn a_person_reads_counts_notes_and_the_place() {
 }
 
 #[test]
+fn the_memory_that_is_told_is_that_of_the_budget_asked_for() {
+    let scratch = scratch();
+    let source = fixture("glm52-tiny");
+    let told = |found: &str| {
+        let line = found
+            .lines()
+            .find(|line| line.starts_with("peak memory: at most "));
+        line.unwrap().to_owned()
+    };
+    for (budget, bytes, said) in [
+        ("64MiB", 64u64 << 20, "67.11 MB"),
+        ("1GB", 1_000_000_000, "1.00 GB"),
+    ] {
+        let run = scratch.path().join(format!("run-{budget}"));
+        let exported = scratch.path().join(format!("exported-{budget}"));
+        for arguments in [
+            ["import", text(&source), text(&run)],
+            ["export", text(&run), text(&exported)],
+        ] {
+            let with = ["--memory-budget", budget];
+            let line = told(&rialto(arguments.iter().chain(&with)).stdout);
+            let ending = format!(", of which {said} data (--memory-budget)");
+            assert!(line.ends_with(&ending), "{line}");
+            let again = format!("{}-again", arguments[2]);
+            let arguments = [arguments[0], arguments[1], &again, "--json"];
+            let result = rialto(arguments.iter().chain(&with)).result();
+            let count = |name: &str| result[name].as_u64().unwrap();
+            assert_eq!(count("peak_host_bytes"), count("index_bytes") + bytes);
+            let report = std::fs::read(std::path::Path::new(&again).join("rialto-report.json"));
+            let report: serde_json::Value = serde_json::from_slice(&report.unwrap()).unwrap();
+            assert_eq!(
+                report["summary"]["peak_host_bytes"],
+                result["peak_host_bytes"]
+            );
+        }
+    }
+    let plan = told(&rialto(["plan", text(&source)]).stdout);
+    assert!(plan.ends_with(", of which 268.44 MB data (--memory-budget)"));
+}
+
+#[test]
 fn fc_22_a_padded_vocabulary_is_asked_for_told_of_and_cut_again() {
     let scratch = scratch();
     let (source, run, exported) = (

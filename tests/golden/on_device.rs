@@ -246,6 +246,39 @@ fn it_is_said_how_fast_both_are_before_the_run_and_that_a_software_adapter_is_on
     assert_eq!(report.is_slower, rates.is_slower());
 }
 
+/// Buffers and what goes through them are counted, if there is something for a device to decode.
+#[test]
+fn memory_is_that_of_the_budget_and_of_the_device_on_top() {
+    let asked = Options::default();
+    let run = |device, source: &Arc<dyn Store>, budget: u64| {
+        let options = RunOptions {
+            memory_budget_bytes: budget,
+            ..eager()
+        };
+        import(device, &Glm5, source, &asked, &options).unwrap().0
+    };
+    for device in &devices() {
+        for budget in [64 << 20, 100 << 20] {
+            let plain = run(None, &tiny(), budget).summary;
+            assert_eq!(plain.device_bytes, 0);
+            assert_eq!(plain.peak_host_bytes, plain.index_bytes + budget);
+            let report = run(Some(device), &tiny(), budget);
+            let (found, buffers) = (&report.summary, report.device.unwrap().buffer_bytes);
+            assert_eq!(
+                found.peak_host_bytes,
+                plain.peak_host_bytes + found.device_bytes
+            );
+            assert!(0 < buffers && 2 * buffers <= found.device_bytes);
+            // Half of the budget, what goes through it, and what is compared.
+            let most = budget + (16 << 20);
+            assert!((budget..most).contains(&found.device_bytes), "{found:?}");
+            // A checkpoint without codes.
+            let idle = run(Some(device), &on_disk("glm52-tiny"), budget).summary;
+            assert_eq!(idle.device_bytes, 0);
+        }
+    }
+}
+
 /// The device is lost at its first call: it is not to have any.
 #[test]
 fn what_no_program_vouches_for_stays_with_the_processor_and_the_report_says_so() {

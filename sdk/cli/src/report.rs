@@ -347,11 +347,11 @@ fn lines(summary: &Summary) -> Vec<String> {
         counted(summary.mtp_layers, "layer")
     ));
     lines.push(format!("side files: {}", summary.side_files));
-    lines.push(format!(
-        "peak memory: at most {}, of which {} data (--memory-budget)",
-        bytes(summary.peak_host_bytes),
-        bytes(summary.peak_host_bytes - summary.index_bytes)
-    ));
+    lines.push(memory([
+        summary.peak_host_bytes,
+        summary.index_bytes,
+        summary.device_bytes,
+    ]));
     lines.extend(
         summary
             .notices
@@ -359,6 +359,22 @@ fn lines(summary: &Summary) -> Vec<String> {
             .map(|notice| format!("note: {notice}")),
     );
     lines
+}
+
+/// The most memory that a conversion takes, and what of it users decide.
+fn memory([peak_bytes, index_bytes, device_bytes]: [u64; 3]) -> String {
+    let budget_bytes = peak_bytes
+        .saturating_sub(index_bytes)
+        .saturating_sub(device_bytes);
+    let device = match device_bytes {
+        0 => String::new(),
+        device => format!(" and {} for decoding on a device (--device)", bytes(device)),
+    };
+    format!(
+        "peak memory: at most {}, of which {} data (--memory-budget){device}",
+        bytes(peak_bytes),
+        bytes(budget_bytes)
+    )
 }
 
 /// Stages, and what each of their ranks holds.
@@ -454,6 +470,20 @@ mod tests {
                 "decoded 2.00 MB on wgpu:0, Adapter".to_owned(),
                 other.replace("1 tensor ", "1,200 tensors "),
             ]
+        );
+    }
+
+    #[test]
+    fn memory_of_a_device_is_named_beside_that_of_the_budget() {
+        let line = memory([500_000_000, 100_000_000, 0]);
+        assert_eq!(
+            line,
+            "peak memory: at most 500.00 MB, of which 400.00 MB data (--memory-budget)"
+        );
+        let line = memory([500_000_000, 100_000_000, 150_000_000]);
+        assert_eq!(
+            line,
+            "peak memory: at most 500.00 MB, of which 250.00 MB data (--memory-budget) and 150.00 MB for decoding on a device (--device)"
         );
     }
 }

@@ -195,6 +195,18 @@ impl Decoder {
         })
     }
 
+    /// Most bytes that it takes on top of a budget, with so many lanes and no rectangle of more elements.
+    pub(crate) fn bytes_besides(&self, elements: u64, lanes: u64, budget_bytes: u64) -> u64 {
+        // What a backend passes through is on its way into buffers or out of them.
+        let buffers = self.recordings.bound_bytes(elements).saturating_mul(2);
+        let decoded = elements.saturating_mul(2);
+        // A sample is there before the lanes, in the place of what the budget is for: codes with their scales, which are F32 and no
+        // more than the codes, and what each lane compares.
+        let codes = SAMPLE_BYTES.saturating_add(elements).saturating_mul(1 + 4);
+        let sample = codes.saturating_add(decoded.saturating_mul(2).saturating_mul(lanes));
+        buffers.saturating_add(decoded.max(sample.saturating_sub(budget_bytes)))
+    }
+
     /// What it has done, of tensors that were dealt out so.
     pub(crate) fn report(&self, share: Share) -> DeviceReport {
         DeviceReport::new(

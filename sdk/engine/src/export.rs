@@ -368,10 +368,12 @@ impl ExportPlan {
             skipped,
             stages: Vec::new(),
             side_files: source.config.side_files.len() as u64,
-            peak_host_bytes: DEFAULT_MEMORY_BUDGET_BYTES + index_bytes,
+            peak_host_bytes: 0,
             index_bytes,
+            device_bytes: 0,
             notices: vec![source.run.note.clone()],
         };
+        summary.set_memory(DEFAULT_MEMORY_BUDGET_BYTES, 0);
         for stored in params.stored(&mapping, &params_kept) {
             summary.source.count(&stored.shape, stored.dtype)?;
         }

@@ -407,7 +407,7 @@ impl ImportPlan {
         // The inventory is gone when the plan is there, and was not when it was made.
         let index_bytes = self.held_bytes() + inventory.held_bytes();
         self.summary.index_bytes = index_bytes;
-        self.summary.peak_host_bytes = DEFAULT_MEMORY_BUDGET_BYTES + index_bytes;
+        self.summary.set_memory(DEFAULT_MEMORY_BUDGET_BYTES, 0);
         Ok(())
     }
 }
@@ -473,6 +473,7 @@ fn empty_summary(spec: &ModelSpec, reason: String, options: &Options) -> Summary
         side_files: 0,
         peak_host_bytes: 0,
         index_bytes: 0,
+        device_bytes: 0,
         notices: Vec::new(),
     }
 }

@@ -549,6 +549,10 @@ impl Attempt<'_> {
         if manifest_blake3.is_none() && self.options.world.rank == 0 {
             not_verified.push("digests: hashing was off".to_owned());
         }
+        let budget_bytes = self.options.memory_budget_bytes;
+        let mut summary = self.summary.clone();
+        let device_bytes = (self.conversion).device_bytes(allotment.lanes, budget_bytes);
+        summary.set_memory(budget_bytes, device_bytes);
         Ok(RunReport {
             schema: 1,
             rialto: env!("CARGO_PKG_VERSION").to_owned(),
@@ -560,7 +564,7 @@ impl Attempt<'_> {
             rank: self.options.world.rank,
             world_size: self.options.world.size,
             threads: allotment.lanes,
-            memory_budget_bytes: self.options.memory_budget_bytes,
+            memory_budget_bytes: budget_bytes,
             device: self.conversion.device(),
             source: SourceReport {
                 files: self.header.source.len() as u64,
@@ -572,7 +576,7 @@ impl Attempt<'_> {
                 manifest_blake3,
                 plan_blake3: self.header.plan.clone(),
             },
-            summary: self.summary.clone(),
+            summary,
             not_verified,
         })
     }

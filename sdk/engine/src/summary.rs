@@ -169,12 +169,25 @@ pub struct Summary {
     pub stages: Vec<StageShare>,
     /// Side files that travel along.
     pub side_files: u64,
-    /// Most memory that the plan and the buffers take, in bytes; the program itself comes on top.
+    /// Most memory that the plan, the buffers and a device take, in bytes; the program itself and the device's driver come on top.
+    /// A plan says it for the default budget and no device, a report for those of the run.
     pub peak_host_bytes: u64,
     /// Of these, what the plan takes: names, shapes, pieces, items, metadata.
     pub index_bytes: u64,
+    /// Of these, what decoding on a device takes: its buffers, which may lie in the memory of the device, and copies on the way to it
+    /// and back. 0 if none decodes.
+    pub device_bytes: u64,
     /// What the user should know, one line each.
     pub notices: Vec<String>,
+}
+
+impl Summary {
+    /// Says how much memory is taken at most under a budget and by a device on top, beside the plan.
+    pub(crate) fn set_memory(&mut self, budget_bytes: u64, device_bytes: u64) {
+        let besides = budget_bytes.saturating_add(device_bytes);
+        self.peak_host_bytes = self.index_bytes.saturating_add(besides);
+        self.device_bytes = device_bytes;
+    }
 }
 
 /// Counts tensors, params and elements by group, in the order of the rules; of those that are converted.

@@ -105,6 +105,13 @@ impl Recordings {
         }
     }
 
+    /// Most bytes of the device that can be in use at once, where no matrix has more elements.
+    pub(super) fn bound_bytes(&self, elements: u64) -> u64 {
+        // Even blocks of one element have no more scales.
+        self.room_bytes
+            .max(elements.saturating_mul(ELEMENT_BYTES + SCALE_BYTES))
+    }
+
     /// Most bytes of the device that were in use at once.
     pub(super) fn most_bytes(&self) -> u64 {
         locked(&self.pool).most_bytes

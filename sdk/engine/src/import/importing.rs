@@ -311,6 +311,14 @@ impl Conversion for Importing<'_> {
         Some(decoder.report(self.share(decoder)))
     }
 
+    fn device_bytes(&self, lanes: usize, budget_bytes: u64) -> u64 {
+        let largest = self.decoder.and_then(|decoder| {
+            let elements = self.largest_rectangle(decoder)?;
+            Some(decoder.bytes_besides(elements, lanes as u64, budget_bytes))
+        });
+        largest.unwrap_or_default()
+    }
+
     fn check_after(&self, _: &dyn Progress) -> Result<(), Error> {
         Ok(())
     }

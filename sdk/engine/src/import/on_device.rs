@@ -41,6 +41,23 @@ impl Importing<'_> {
         share
     }
 
+    /// Most elements that the device is given at once: those of a band with the blocks around its ends. None if it has nothing to
+    /// decode.
+    pub(super) fn largest_rectangle(&self, decoder: &Decoder) -> Option<u64> {
+        let taken = self.all_encoded().filter_map(|(tensor, codec)| {
+            let stored = self.stored(tensor);
+            decoder.takes(codec, stored.dtype).ok()?;
+            let longest = self.plan.codecs[codec].block.iter().max();
+            let row = stored.shape.extents().last().copied().unwrap_or(1);
+            let block = longest.map_or(row, |longest| row.saturating_mul(*longest));
+            let around = BAND_ELEMENTS
+                .max(block)
+                .saturating_add(block.saturating_mul(2));
+            Some(around.min(stored.shape.elements().unwrap_or(u64::MAX)))
+        });
+        taken.max()
+    }
+
     /// Lets a device and the family decode a part of what the device takes: of every shape something, and then more of each, until it
     /// is enough. Ragged ends come first, since there a device errs more easily.
     ///

@@ -50,6 +50,12 @@ pub(crate) trait Conversion: Sync {
         None
     }
 
+    /// Most bytes that a device takes on top of a budget, with so many lanes; 0 without one.
+    fn device_bytes(&self, lanes: usize, budget_bytes: u64) -> u64 {
+        let _ = (lanes, budget_bytes);
+        0
+    }
+
     /// Compares what can be compared only once all has been read.
     fn check_after(&self, progress: &dyn Progress) -> Result<(), Error>;
 
