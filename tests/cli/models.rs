@@ -128,6 +128,10 @@ fn compare_says_where_two_models_part_and_its_exit_code_is_the_verdict() {
         "--json",
     ];
     let same = rialto(compare).result();
+    for device in same["devices"].as_array().unwrap() {
+        assert_eq!(device["backend"], json!("cpu"));
+    }
+    assert_eq!(same["devices"].as_array().unwrap().len(), 2);
     assert_eq!(
         (&same["agrees"], &same["top1"]),
         (&json!(true), &json!(1.0))

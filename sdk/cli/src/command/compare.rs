@@ -1,5 +1,6 @@
 //! `rialto compare`: two checkpoints on the same tokens, layer by layer.
 
+use rialto_backend::DeviceInfo;
 use rialto_runtime::{Comparison, StreamDifference, compare};
 use rialto_tensor::Dtype;
 use serde::Serialize;
@@ -41,8 +42,9 @@ pub(crate) fn run(asked: &Compare, common: &Common, output: &Output) -> Result<(
     let chunk_tokens = usize::try_from(flags.chunk_tokens).unwrap_or(usize::MAX);
     let mut goes_on = || !interrupt::is_asked();
     let comparison = compare([a, b], tokens, chunk_tokens, &mut goes_on)?;
+    let devices = [&ours, &theirs].map(|loaded| loaded.model.backend().device().clone());
     let experts = [&ours, &theirs].map(|loaded| Experts::of(&loaded.model));
-    let compared = Compared::new(comparison, experts, asked);
+    let compared = Compared::new(comparison, (devices, experts), asked);
     let failure = compared.failure();
     output.checked(&compared, failure)
 }
@@ -57,12 +59,17 @@ struct Compared {
     top1: f64,
     tolerance: f64,
     least_top1: f64,
-    /// Of the first and of the second.
+    /// Those of the first and of the second.
+    devices: [DeviceInfo; 2],
     experts: [Experts; 2],
 }
 
 impl Compared {
-    fn new(comparison: Comparison, experts: [Experts; 2], asked: &Compare) -> Compared {
+    fn new(
+        comparison: Comparison,
+        (devices, experts): ([DeviceInfo; 2], [Experts; 2]),
+        asked: &Compare,
+    ) -> Compared {
         let top1 = comparison.top1_agreements as f64 / comparison.tokens.max(1) as f64;
         let logits = &comparison.logits;
         let within = match asked.tolerance {
@@ -76,6 +83,7 @@ impl Compared {
             top1,
             tolerance: asked.tolerance,
             least_top1: asked.top1,
+            devices,
             experts,
         }
     }
@@ -146,6 +154,9 @@ impl Report for Compared {
 
 #[cfg(test)]
 mod tests {
+    use rialto_backend::Driver as _;
+    use rialto_cpu::CpuDriver;
+
     use super::*;
 
     /// Two models, of whose values those named differ, on so many tokens.
@@ -172,6 +183,7 @@ mod tests {
             top1: 1.0,
             tolerance: 0.0,
             least_top1: 1.0,
+            devices: [(), ()].map(|()| CpuDriver.probe().devices.remove(0)),
             experts: [Experts::default(), Experts::default()],
         }
     }

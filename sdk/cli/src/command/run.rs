@@ -11,7 +11,7 @@ use crate::experts::{self, Experts};
 use crate::failure::{Failure, NO_TOKENIZER};
 use crate::interrupt;
 use crate::model::{self, Asked, Opened};
-use crate::output::{Output, Report, bytes, count};
+use crate::output::{Output, Report, bytes, count, counted};
 
 pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Failure> {
     if run.prompt.is_some() {
@@ -68,11 +68,11 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
         sampling,
         chunk_tokens: usize::try_from(run.model.chunk_tokens).unwrap_or(usize::MAX),
     };
-    let (begun, mut first, mut count) = (Instant::now(), None, 0u64);
+    let (begun, mut first, mut tokens) = (Instant::now(), None, 0u64);
     let mut on_event = |event| {
         if let Event::Token { .. } = event {
             first.get_or_insert_with(Instant::now);
-            count += 1;
+            tokens += 1;
         }
         !interrupt::is_asked()
     };
@@ -81,12 +81,13 @@ pub(crate) fn run(run: &Run, common: &Common, output: &Output) -> Result<(), Fai
     let first_seconds = first.map(|first| first.duration_since(begun).as_secs_f64());
     if let Some(first_seconds) = first_seconds {
         output.note(&format!(
-            "{count} tokens in {seconds:.2} s, the first after {first_seconds:.2} s"
+            "{} in {seconds:.2} s, the first after {first_seconds:.2} s",
+            counted(tokens, "token")
         ));
     }
     let experts = Experts::of(&loaded.model);
-    if let Some(counted) = experts.counted() {
-        output.note(&counted);
+    if let Some(line) = experts.counted() {
+        output.note(&line);
     }
     let texts: Vec<Text> = prompts.iter().zip(generated).map(Text::new).collect();
     output.result(&Continued {
