@@ -20,6 +20,7 @@ use rialto_wgpu::WgpuDriver;
 
 use crate::damage::Spoiled;
 use crate::faulty_device::{FaultyDevice, Wrong, processor};
+use crate::runs::StopAfter;
 use crate::world::{GOLDENS, Values, both_ways, families, hugging_face, in_memory, on_disk};
 use crate::written;
 
@@ -394,19 +395,6 @@ fn a_device_that_is_lost_at_any_call_is_one_error_and_the_processor_goes_on() {
             same(&files, &expected.1, &format!("after call {call}"));
         }
         assert!(continued > 3, "{continued} of {calls} calls were continued");
-    }
-}
-
-/// Stops a run after so many bytes.
-struct StopAfter(u64, AtomicU64);
-
-impl Progress for StopAfter {
-    fn advance(&self, bytes: u64) {
-        self.1.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.1.load(Ordering::Relaxed) >= self.0
     }
 }
 

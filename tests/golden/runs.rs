@@ -245,7 +245,7 @@ fn a_rank_that_is_missing_is_named_and_its_files_are_done_by_whoever_comes_next(
 }
 
 /// Stops a run after so many bytes.
-struct StopAfter(u64, AtomicU64);
+pub(crate) struct StopAfter(pub(crate) u64, pub(crate) AtomicU64);
 
 impl Progress for StopAfter {
     fn advance(&self, bytes: u64) {
