@@ -242,16 +242,15 @@ impl Product<'_> {
             let windows = windows
                 .iter()
                 .flat_map(|window| window.cut(at_once.max(TILE_COLUMNS)));
-            for (window, terms) in
-                windows.flat_map(|window| self.terms().map(move |terms| (window.clone(), terms)))
-            {
-                let window = &window;
-                let launch = match (self.count() <= FEW_ROWS, goes_down) {
-                    (true, false) => product.gemv(window, &terms, None),
-                    (true, true) => product.columns(window, &terms),
-                    (false, _) => product.tiles(window, &terms, goes_down, lanes),
-                };
-                recorder.dispatch(launch.words(&place, times(&rows, of_out)))?;
+            for window in windows {
+                for terms in self.terms() {
+                    let launch = match (self.count() <= FEW_ROWS, goes_down) {
+                        (true, false) => product.gemv(&window, &terms, None),
+                        (true, true) => product.columns(&window, &terms),
+                        (false, _) => product.tiles(&window, &terms, goes_down, lanes),
+                    };
+                    recorder.dispatch(launch.words(&place, times(&rows, of_out)))?;
+                }
             }
         }
         recorder.settle(&place, out)
