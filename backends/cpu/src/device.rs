@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use rialto_backend::{
-    Backend, Buffer, Capabilities, DeviceInfo, DeviceKind, Driver, Error, OpCall, OpenOptions,
-    Probe, Recording, TensorType,
+    Backend, Budget, Buffer, Capabilities, DeviceInfo, DeviceKind, Driver, Error, OpCall,
+    OpenOptions, Probe, Recording, TensorType,
 };
 use rialto_program::Op;
 use rialto_tensor::{Dtype, simd};
 
 use crate::facts::{self, cores};
-use crate::memory::Memory;
 use crate::recording::CpuRecording;
 use crate::storage::Storage;
 
@@ -83,7 +82,7 @@ pub struct CpuBackend {
 pub(crate) struct Queue {
     pool: ThreadPool,
     turn: Mutex<()>,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) memory: Arc<Budget>,
 }
 
 impl Queue {
@@ -134,7 +133,7 @@ impl CpuBackend {
             pool,
             turn: Mutex::new(()),
             // All of the machine's: what others have of it is looked at when much is asked for.
-            memory: Memory::new(info.memory_bytes),
+            memory: Budget::new(info.memory_bytes),
         };
         Ok(CpuBackend {
             info,

@@ -5,67 +5,19 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use rialto_backend::{Budget, Share};
 
 use crate::facts;
 
 /// Bytes from which on what the system has left is looked at.
 const LARGE: u64 = 64 << 20;
 
-/// How many bytes the buffers of a device have, and may have.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    held: AtomicU64,
-    /// Without, there is no bound that is known.
-    most: Option<u64>,
-}
-
-impl Memory {
-    pub(crate) fn new(most: Option<u64>) -> Arc<Memory> {
-        Arc::new(Memory {
-            held: AtomicU64::new(0),
-            most,
-        })
-    }
-
-    /// A share of so many bytes. `None` if the system has not as many left, or all shares would be more than there may be.
-    pub(crate) fn share(self: &Arc<Memory>, bytes: u64) -> Option<Share> {
-        if !fits(bytes, facts::available_bytes) {
-            return None;
-        }
-        let more = |held: u64| {
-            let all = held.checked_add(bytes)?;
-            (all <= self.most.unwrap_or(u64::MAX)).then_some(all)
-        };
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        self.held.fetch_update(set, fetch, more).ok()?;
-        Some(Share {
-            memory: Arc::clone(self),
-            bytes,
-        })
-    }
-
-    /// Bytes of all shares that there are.
-    pub(crate) fn held(&self) -> u64 {
-        self.held.load(Ordering::Relaxed)
-    }
-
-    /// Bytes that all shares may have.
-    pub(crate) fn most(&self) -> Option<u64> {
-        self.most
-    }
-}
-
-/// Bytes of one buffer, which count as long as this lives.
-#[derive(Debug)]
-pub(crate) struct Share {
-    memory: Arc<Memory>,
-    bytes: u64,
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.memory.held.fetch_sub(self.bytes, Ordering::Relaxed);
+/// A share of so many bytes. `None` if the system has not as many left, or all shares would be more than there may be.
+pub(crate) fn share(budget: &Arc<Budget>, bytes: u64) -> Option<Share> {
+    match fits(bytes, facts::available_bytes) {
+        true => budget.share(bytes),
+        false => None,
     }
 }
 
@@ -91,25 +43,25 @@ mod tests {
 
     #[test]
     fn what_all_buffers_have_is_bounded_and_what_one_had_can_be_had_again() {
-        let memory = Memory::new(Some(100));
-        let first = memory.share(60).unwrap();
-        assert!(memory.share(41).is_none());
-        let second = memory.share(40).unwrap();
-        assert!(memory.share(1).is_none());
-        assert!(memory.share(0).is_some());
+        let memory = Budget::new(Some(100));
+        let first = share(&memory, 60).unwrap();
+        assert!(share(&memory, 41).is_none());
+        let second = share(&memory, 40).unwrap();
+        assert!(share(&memory, 1).is_none());
+        assert!(share(&memory, 0).is_some());
         drop(first);
-        assert!(memory.share(61).is_none());
-        assert!(memory.share(60).is_some());
+        assert!(share(&memory, 61).is_none());
+        assert!(share(&memory, 60).is_some());
         drop(second);
-        assert!(memory.share(100).is_some());
+        assert!(share(&memory, 100).is_some());
     }
 
     #[test]
     fn without_a_bound_only_what_cannot_be_counted_is_refused() {
-        let memory = Memory::new(None);
-        let _first = memory.share(LARGE - 1).unwrap();
-        assert!(memory.share(LARGE - 1).is_some());
-        assert!(memory.share(u64::MAX).is_none());
+        let memory = Budget::new(None);
+        let _first = share(&memory, LARGE - 1).unwrap();
+        assert!(share(&memory, LARGE - 1).is_some());
+        assert!(share(&memory, u64::MAX).is_none());
     }
 
     #[test]

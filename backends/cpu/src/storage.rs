@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use rialto_backend::{Buffer, Error, TensorType};
+use rialto_backend::{Buffer, Error, Share, TensorType};
 use rialto_tensor::Dtype;
 
 use crate::device::{NAME, Queue};
-use crate::memory::{Share, zeros};
+use crate::memory::{share, zeros};
 
 /// Elements of one type.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl Storage {
             }
         };
         // Nothing is written yet: pages that are refused now were never there.
-        let (Some(elements), Some(share)) = (elements, queue.memory.share(bytes)) else {
+        let (Some(elements), Some(share)) = (elements, share(&queue.memory, bytes)) else {
             return Err(Error::Memory {
                 device: device.to_owned(),
                 bytes,

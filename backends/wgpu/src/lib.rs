@@ -10,7 +10,7 @@
 //! | [`settings`] | how much of an adapter is used |
 //! | [`device`] | an opened device |
 //! | `shared` | what it shares with its recordings |
-//! | `budget` | the memory that buffers share |
+//! | `allocation` | memory of a device, counted |
 //! | `wait` | waits, each of which ends |
 //! | `storage` | memory behind a buffer |
 //! | `shader` | shaders, and how lines that they share are written |
@@ -33,8 +33,8 @@
 #![forbid(unsafe_code)]
 
 pub mod adapters;
+mod allocation;
 mod attention;
-mod budget;
 mod cache;
 pub mod device;
 mod experts;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rialto_backend::{Counts, Error};
 
-use crate::budget::Allocation;
+use crate::allocation::Allocation;
 use crate::shader::PARAMS;
 use crate::shared::Shared;
 

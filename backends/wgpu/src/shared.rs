@@ -5,9 +5,9 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rialto_backend::{DeviceInfo, DeviceKind, Error};
+use rialto_backend::{Budget, DeviceInfo, DeviceKind, Error};
 
-use crate::budget::{Allocation, Budget};
+use crate::allocation::Allocation;
 use crate::settings::Settings;
 use crate::shader;
 use crate::wait::{self, DRIVER_DEADLINE, done, within};

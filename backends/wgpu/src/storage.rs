@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rialto_backend::{Buffer, Error, TensorType};
 use rialto_tensor::Dtype;
 
-use crate::budget::Allocation;
+use crate::allocation::Allocation;
 use crate::shared::{Limits, Shared};
 
 /// Bytes that a binding begins at a multiple of, on any device.

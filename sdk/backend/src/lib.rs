@@ -30,6 +30,7 @@
 //! |---|---|
 //! | [`device`] | devices as they are described, and drivers, which find them |
 //! | [`registry`] | the drivers of an application, and which device is meant |
+//! | [`budget`] | memory that the buffers of a device share |
 //! | [`buffer`] | memory of a device, with its type |
 //! | [`call`] | an operation on buffers, whose shapes have been checked |
 //! | [`backend`] | the trait |
@@ -37,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod budget;
 pub mod buffer;
 pub mod cache;
 pub mod call;
@@ -45,6 +47,7 @@ pub mod error;
 pub mod registry;
 
 pub use backend::{Backend, Capabilities, Counts, Recording};
+pub use budget::{Budget, Share};
 pub use buffer::{Buffer, TensorType};
 pub use cache::{PagePool, SequencePages};
 pub use call::{Blocks, OpCall, Operand};
